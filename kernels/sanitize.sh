@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Runs the kernels' tests under the address sanitizer: `kernels/sanitize.sh [TEST]`, ten minutes on two cores, fifteen where AMX is emulated.
+# Runs the kernels' tests under the address sanitizer: `kernels/sanitize.sh [TEST]`. It takes ten minutes on two cores,
+# and fifteen where AMX is emulated.
 #
-# The sanitizer is not stable in the compiler, so unstable options are allowed for this run. Without optimisation each of the
-# intrinsics would be a call: the tests would not end. Their machine code is another one then, and not looked at.
+# The sanitizer is an unstable feature of the compiler, so this run allows unstable options. The tests are optimised:
+# without optimisation each intrinsic is a call, and the tests would take too long. `machine_code` is skipped, because
+# the sanitizer changes the machine code that it checks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(rustc -vV | sed -n 's/^host: //p')

@@ -3,7 +3,7 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=hilo.proto");
     let descriptors = protox::compile(["hilo.proto"], ["."])?;
-    // Most rows have none of them, and a step has many rows.
+    // These fields are boxed because a step has many rows, and most rows lack them.
     let mut config = prost_build::Config::new();
     for field in ["Row.opening", "RowReply.logprobs", "SampledToken.top_tokens"] {
         config.boxed(field);

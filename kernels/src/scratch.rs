@@ -5,7 +5,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The buffers that are not in use. Kept and used buffers together never outnumber those that were in use at once.
+/// The buffers that are not in use. In total there are never more buffers than were once in use at the same time.
 static KEPT: Mutex<Vec<Vec<f32>>> = Mutex::new(Vec::new());
 
 /// A buffer of `len` numbers, which returns to [`KEPT`] when it is dropped.

@@ -11,7 +11,7 @@ use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES, 
 /// The number of vectors that hold the columns of a block.
 const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
 
-/// The type of the numbers in the words of lines, and how they are multiplied.
+/// The type of the numbers in the words of lines, and the way to multiply them.
 pub(crate) trait Dots: Copy {
     /// The sum of one output.
     type Sum: Copy;
@@ -122,8 +122,8 @@ pub(crate) fn rows_together<S: Simd>(num_rows: usize) -> usize {
     }
 }
 
-/// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][parts][16 words]` and `right` `[steps][2][16
-/// words][16 columns]`. Each sweep over `right` prefetches its share of the lines ahead.
+/// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][parts][16 words]` and `right`
+/// `[steps][2][16 words][16 columns]`. Each sweep over `right` prefetches its share of `right.ahead`.
 #[inline(always)]
 pub(crate) fn add_product<S: Simd, D: Dots>(
     simd: S,

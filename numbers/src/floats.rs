@@ -1,14 +1,16 @@
-//! Floats as checkpoints store them: little-endian bytes of three types, read as numbers of any of them.
+//! Floats as checkpoints store them: little-endian bytes of three types, which can be read as numbers of any of these
+//! types.
 //!
-//! Doors: [`FloatType`], [`read`], [`convert`], [`are_finite`]. What does not fit is rounded to the nearest; a type
-//! read as itself keeps its bits.
+//! Doors: [`FloatType`], [`read`], [`convert`], [`are_finite`]. A number that the new type lacks is rounded to the
+//! nearest one. A conversion to the same type keeps all bits.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use half::{bf16, f16};
 
-/// Bytes that are converted at a time, a multiple of any float's: what is in between takes little memory.
+/// The bytes that are converted at a time, a multiple of the size of every float. A small number limits the memory of
+/// intermediate values.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A type of floats.
@@ -23,7 +25,7 @@ pub enum FloatType {
 }
 
 impl FloatType {
-    /// Bytes of one float.
+    /// The bytes of one float.
     pub fn size_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -31,7 +33,7 @@ impl FloatType {
         }
     }
 
-    /// The nearest float of this type, as a single.
+    /// Returns the nearest float of this type, in single precision.
     pub fn round(self, value: f32) -> f32 {
         match self {
             Self::F32 => value,
@@ -40,7 +42,7 @@ impl FloatType {
         }
     }
 
-    /// The name that Hugging Face gives it.
+    /// Hugging Face's name of the type.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -56,17 +58,17 @@ impl fmt::Display for FloatType {
     }
 }
 
-/// A number that can be made of stored floats.
+/// A type of numbers to which stored floats can be converted.
 pub trait Float: Copy + Send + Sync {
-    /// The nearest one to a single.
+    /// Returns the number nearest to `value`.
     fn of_f32(value: f32) -> Self;
-    /// The nearest one to the upper half of a single.
+    /// Returns the number nearest to `value`.
     fn of_bf16(value: bf16) -> Self;
-    /// The nearest one to a half.
+    /// Returns the number nearest to `value`.
     fn of_f16(value: f16) -> Self;
 }
 
-/// Returns whether none of the floats of type `stored` in `bytes` is infinite or not a number.
+/// True if every float of type `stored` in `bytes` is finite.
 pub fn are_finite(bytes: &[u8], stored: FloatType) -> bool {
     let has_halves = |exponent: u16| {
         let is_other = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]) & exponent == exponent;
@@ -83,8 +85,7 @@ pub fn are_finite(bytes: &[u8], stored: FloatType) -> bool {
     }
 }
 
-/// Appends the floats of type `stored` in `bytes` to `floats`. Trailing bytes that do not make a whole float are
-/// ignored.
+/// Appends the floats of type `stored` in `bytes` to `floats`. Trailing bytes that are less than a float are ignored.
 pub fn read<T: Float>(bytes: &[u8], stored: FloatType, floats: &mut Vec<T>) {
     let pair = |bytes: &[u8]| [bytes[0], bytes[1]];
     match stored {
@@ -101,7 +102,7 @@ pub fn read<T: Float>(bytes: &[u8], stored: FloatType, floats: &mut Vec<T>) {
     }
 }
 
-/// Little-endian floats of the type `from` as those of the type `to`.
+/// Converts little-endian floats of the type `from` to the type `to`.
 pub fn convert(bytes: &[u8], from: FloatType, to: FloatType) -> Cow<'_, [u8]> {
     if from == to {
         return Cow::Borrowed(bytes);

@@ -1,24 +1,25 @@
-//! Floats of a byte: a sign, four bits of exponent and three of mantissa, without infinities (E4M3 of arXiv 2209.05433
-//! and of OCP's *8-bit Floating Point Specification*).
+//! Floats of eight bits: a sign, four bits of exponent and three of mantissa, without infinities (E4M3 of arXiv
+//! 2209.05433 and of OCP's *8-bit Floating Point Specification*).
 //!
-//! Doors: [`round_row`], [`round`]; [`number`] reads one.
+//! Doors: [`round_row`], [`round`]; [`number`], which converts back.
 
 use crate::rounding;
 
-/// The largest one.
+/// The largest float.
 pub const MAX: f32 = 448.0;
 
-/// Rounds a row to floats from -448 to 448, and returns their scale.
+/// Rounds a row to floats from -448 to 448, and returns their scale factor.
 pub fn round_row(row: &[f32], floats: &mut [u8]) -> f32 {
     let (scale, inverse) = rounding::scale(row, MAX);
     floats.iter_mut().zip(row).for_each(|(float, value)| *float = round(value * inverse));
     scale
 }
 
-/// The nearest float to `value`, of two the even one; the largest one for what is larger.
+/// Returns the float nearest to `value`. Of two that are equally near, the even one is returned, and for magnitudes
+/// above [`MAX`] the largest one. NaN stays NaN.
 pub fn round(value: f32) -> u8 {
     const NAN: u8 = 0x7f;
-    /// Bits of the mantissa that are cut off, and the distance of the exponents.
+    /// The number of mantissa bits that are cut off, and the difference of the exponents' biases.
     const CUT_BITS: u32 = 20;
     const EXPONENT: u32 = (127 - 7) << 3;
     let sign = (value.to_bits() >> 31 << 7) as u8;
@@ -26,7 +27,7 @@ pub fn round(value: f32) -> u8 {
     let bits = if magnitude.is_nan() {
         NAN
     } else if magnitude < 1.0 / 64.0 {
-        // Multiples of 2^-9, of which eight are the least number with an exponent.
+        // The result is a multiple of 2^-9. Eight times 2^-9 is the smallest float with an exponent.
         (magnitude * 512.0).round_ties_even() as u8
     } else {
         let bits = magnitude.min(MAX).to_bits();
@@ -36,7 +37,7 @@ pub fn round(value: f32) -> u8 {
     sign | bits
 }
 
-/// The number that a byte stands for.
+/// Returns the number that a byte stands for.
 pub fn number(byte: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
     let magnitude = match (exponent, byte & 7) {
@@ -55,13 +56,14 @@ mod tests {
 
     #[test]
     fn bytes_are_the_numbers_of_the_specification() {
-        // Largest, smallest normal, largest and smallest below it: table 2 of the specification.
+        // The largest number, the smallest normal one, the largest and the smallest subnormal ones, and zero: table 2
+        // of the specification.
         assert_eq!([0x7e, 0x08, 0x07, 0x01, 0x00].map(number), [448.0, 0.015625, 0.013671875, 0.001953125, 0.0]);
         assert_eq!((number(0xb8), number(0x38), number(0x3c)), (-1.0, 1.0, 1.5));
         assert!(number(0x7f).is_nan() && number(0xff).is_nan());
     }
 
-    /// Candle rounds by tables of its own.
+    /// Candle, whose tables are its own, provides the expected numbers.
     #[test]
     fn floats_of_a_byte_are_the_nearest() {
         let of_byte = |bits: u8| -> f32 {

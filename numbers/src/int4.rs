@@ -1,24 +1,24 @@
-//! Integers of four bits that stand for floats: groups of inputs share a factor, and outputs a scale.
+//! Integers of four bits that stand for floats: inputs share a factor in groups, and each output has a scale.
 //!
-//! Doors: [`scale`] and [`round_group`]; [`round_row`] for both. A weight is `scale · factor · (nibble - 8)`: the
-//! scale, an f32, belongs to its output, the factor, an integer from -15 to 15, to its group, so that
-//! `factor · (nibble - 8)` is an integer of 8 bits and sums stay exact. (Progressive group quantisation, as in QServe,
-//! arXiv 2405.04532, section 4.1.) A factor's sign is such that the largest weight of its group is -8.
+//! Doors: [`scale`] and [`round_group`]; [`round_row`] for both. A weight is `scale · factor · (nibble - 8)`. The
+//! scale, an f32, belongs to the output. The factor, an integer from -15 to 15, belongs to the group. Therefore
+//! `factor · (nibble - 8)` is an integer of 8 bits, and sums are exact. (Progressive group quantisation, as in QServe,
+//! arXiv 2405.04532, section 4.1.) The sign of a factor usually makes the largest weight of its group -8.
 
 use crate::LEAST_MAGNITUDE;
 
-/// Inputs that share a factor.
+/// The number of inputs that share a factor.
 pub const GROUP_INPUTS: usize = 32;
-/// The largest size of a factor.
+/// The largest magnitude of a factor.
 const MAX_FACTOR: f32 = 15.0;
-/// Sums of errors that are added up side by side.
+/// The number of error sums that are computed side by side.
 const LANES: usize = 16;
 
-/// Rounds the weights of an output, and returns their scale: each is about its integer, from -8 to 7, times the factor
-/// of its group, from -15 to 15, times the scale. Missing weights of the last group are 0.
+/// Rounds the weights of an output, and returns their scale. Each weight is about its integer, from -8 to 7, times the
+/// factor of its group, from -15 to 15, times the scale. Missing weights of the last group are 0.
 ///
 /// # Panics
-/// When there are not as many groups of `integers`, or of `factors`, as of the row.
+/// When the number of groups in `integers`, or of factors, differs from the number of groups in the row.
 pub fn round_row(row: &[f32], integers: &mut [[i8; GROUP_INPUTS]], factors: &mut [i8]) -> f32 {
     let num_groups = row.len().div_ceil(GROUP_INPUTS);
     assert_eq!(
@@ -38,14 +38,14 @@ pub fn round_row(row: &[f32], integers: &mut [[i8; GROUP_INPUTS]], factors: &mut
     scale
 }
 
-/// The scale of an output with the weights `row`. It is infinite or not a number where one of them is.
+/// Returns the scale of an output with the weights `row`. It is infinite or NaN if one of them is.
 #[inline(always)]
 pub fn scale(row: &[f32]) -> f32 {
     let largest = extreme(row).abs();
     if largest < LEAST_MAGNITUDE { 0.0 } else { largest / (8.0 * MAX_FACTOR) }
 }
 
-/// The factor and the nibbles of a group, or of its beginning.
+/// Returns the factor and the nibbles of a group. Missing weights at its end are 0.
 #[inline(always)]
 pub fn round_group(weights: &[f32], scale: f32) -> (f32, [f32; GROUP_INPUTS]) {
     let mut group = [0.0; GROUP_INPUTS];
@@ -54,19 +54,20 @@ pub fn round_group(weights: &[f32], scale: f32) -> (f32, [f32; GROUP_INPUTS]) {
     (factor, nibbles(&group, factor * scale))
 }
 
-/// The weight that is furthest from zero, of two the negative one; one that is not a number is further than all
+/// Returns the weight of the largest magnitude, and of equal magnitudes the negative one. NaN counts as larger than all
 /// numbers.
 #[inline(always)]
 fn extreme(weights: &[f32]) -> f32 {
     let mut furthest = 0;
     for weight in weights {
-        // The sign counts least.
+        // The sign becomes the lowest bit, so it decides only between equal magnitudes.
         furthest = furthest.max(weight.to_bits().rotate_left(1));
     }
     f32::from_bits(furthest.rotate_right(1))
 }
 
-/// The factor with the smallest sum of squared errors, near the one that makes the largest weight -8.
+/// Returns the factor with the smallest sum of squared errors. The candidates are the factor that makes the largest
+/// weight -8, its two neighbours and its negative.
 #[inline(always)]
 fn best_factor(weights: &[f32; GROUP_INPUTS], scale: f32) -> f32 {
     let extreme = extreme(weights);
@@ -93,7 +94,7 @@ fn squared_error(weights: &[f32; GROUP_INPUTS], step: f32) -> f32 {
             *sum += error * error;
         }
     }
-    // Halves are added to one another: a chain of all would be waited for.
+    // The second half is added to the first until one sum is left. A chain over all sums would wait for each addition.
     let mut len = LANES;
     while len > 1 {
         len /= 2;
@@ -104,13 +105,13 @@ fn squared_error(weights: &[f32; GROUP_INPUTS], step: f32) -> f32 {
     sums[0]
 }
 
-/// The nearest whole numbers from 0 to 15 that stand for `weights`.
+/// Returns the nearest integers from 0 to 15 that stand for `weights`.
 #[inline(always)]
 fn nibbles(weights: &[f32; GROUP_INPUTS], step: f32) -> [f32; GROUP_INPUTS] {
     let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
     let mut nibbles = [0.0; GROUP_INPUTS];
     for (nibble, weight) in nibbles.iter_mut().zip(weights) {
-        // Adding 1.5 * 2^23 rounds to a whole number.
+        // Adding 1.5 * 2^23 rounds to an integer.
         let rounded = weight * inverse + (12_582_912.0 + 8.0) - 12_582_912.0;
         *nibble = rounded.clamp(0.0, 15.0);
     }

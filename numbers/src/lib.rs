@@ -1,9 +1,9 @@
-//! Number formats of weights: the floats that checkpoints store, and what floats are rounded to.
+//! The number formats of weights: the floats that checkpoints store, and the formats that floats are rounded to.
 //!
 //! Doors: [`FloatType`] with [`floats`], which reads floats of one type as numbers of another; [`Rounding`] with
-//! [`int8`], [`int4`] and [`fp8`], the one definition of each rule. Kernels and programs round as these rules say, so
-//! all devices have the same numbers. The crate spreads no work and knows no instruction set: what is called per number
-//! is inlined into its caller.
+//! [`int8`], [`int4`] and [`fp8`], the only definition of each rule. Kernels and programs round by these rules, so all
+//! devices compute with the same numbers. The crate starts no threads and uses no instruction set directly. The integer
+//! rules are inlined into their callers, which compile them for an instruction set.
 
 pub mod floats;
 pub mod fp8;

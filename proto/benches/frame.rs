@@ -1,4 +1,4 @@
-//! The frames of a step of 64 rows: the command as the router writes it and the shard reads it, the reply likewise.
+//! Benchmarks of the frames of a step of 64 rows: encoding and decoding of its commands and of its reply.
 
 use std::hint::black_box;
 

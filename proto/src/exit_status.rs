@@ -1,18 +1,18 @@
-//! The exit statuses of our processes. The launcher ends with the status of the child that failed first.
+//! The exit statuses of our processes. The launcher exits with the status of the child that failed first.
 //!
-//! | status | what happened | what helps |
+//! | status | cause | remedy |
 //! |---|---|---|
-//! | 0 | it was asked to end | |
+//! | 0 | the process was asked to end | |
 //! | 1 | something else failed; a peer is gone | the log |
-//! | 2 | arguments, model files, limits or addresses that make no sense | another configuration |
-//! | 3 | no such device here, or no plugin that drives it | another machine, or `plugin fetch` |
+//! | 2 | invalid arguments, model files, limits or addresses | another configuration |
+//! | 3 | the machine has no such device, or no plugin drives it | another machine, or `plugin fetch` |
 //! | 17 | a device process failed | a restart may |
 
 /// Something other than the configuration or a device failed.
 pub const FAILURE: u8 = 1;
 /// Arguments, model files, limits or addresses are invalid.
 pub const CONFIGURATION: u8 = 2;
-/// There is no such device here, or no plugin that drives it.
+/// This machine has no such device, or no plugin drives it.
 pub const NO_DEVICE: u8 = 3;
 /// A device process failed. `torch_xla` uses the same number.
 pub const DEVICE: u8 = 17;

@@ -1,30 +1,30 @@
-//! Frames: a little-endian `u32` with the body's length in bytes, then the body, one protobuf message.
+//! Frames: the length of the body in bytes as a little-endian `u32`, then the body, which is one protobuf message.
 //!
-//! The functions work on byte slices; the caller reads and writes the socket. Any bytes give a message or a
+//! The functions work on byte slices; the caller reads and writes the socket. Any bytes yield a message or a
 //! [`FrameError`], never a panic, and never an allocation larger than [`MAX_FRAME_BYTES`].
 
 use prost::Message;
 
-/// Bytes of the length prefix.
+/// The bytes of the length prefix.
 pub const HEADER_BYTES: usize = 4;
 
-/// Largest body accepted: the longest sequence fits, a corrupted length does not.
+/// The largest body. The longest sequence fits, and most corrupted lengths are larger.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// The most bytes of a step's command. A single sequence that takes more gets a step of its own, which still fits in a
+/// The most bytes of a step's command. A single sequence that needs more gets a step of its own, which still fits in a
 /// frame.
 pub const MAX_STEP_BYTES: usize = 48 << 20;
 
-/// Largest vocabulary: an id of it takes at most [`TOKEN_BYTES`].
+/// The largest vocabulary. An id of it takes at most [`TOKEN_BYTES`].
 pub const MAX_VOCAB_SIZE: usize = 1 << 21;
 
-/// Most bytes of a token id in a frame.
+/// The most bytes of a token id in a frame.
 pub const TOKEN_BYTES: usize = 3;
 
-/// Longest sequence.
+/// The longest sequence, in tokens.
 pub const MAX_SEQUENCE_TOKENS: usize = 10_000_000;
 
-/// The reason why bytes are not a frame.
+/// The error of bytes that are not a frame, or of a message that does not fit in one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length prefix, or the message to send, is over the limit.
@@ -38,11 +38,11 @@ pub enum FrameError {
 /// Appends the frame of `message` to `buffer`.
 ///
 /// # Errors
-/// [`FrameError::TooLarge`] when the peer would not accept the body. `buffer` is unchanged then.
+/// [`FrameError::TooLarge`] when the peer would not accept the body. `buffer` is then unchanged.
 pub fn encode<M: Message>(message: &M, buffer: &mut Vec<u8>) -> Result<(), FrameError> {
     let header_at = buffer.len();
     buffer.extend_from_slice(&[0; HEADER_BYTES]);
-    // The length is known afterwards. Asking prost for it first would compute it again at every level of the message.
+    // The length is written last. To get it first, prost would compute it again at every level of the message.
     message.encode_raw(buffer);
     let len = buffer.len() - header_at - HEADER_BYTES;
     let Some(prefix) = u32::try_from(len).ok().filter(|_| len <= MAX_FRAME_BYTES) else {
@@ -53,7 +53,7 @@ pub fn encode<M: Message>(message: &M, buffer: &mut Vec<u8>) -> Result<(), Frame
     Ok(())
 }
 
-/// Length in bytes of the body that follows this header.
+/// Returns the length in bytes of the body that follows this header.
 ///
 /// # Errors
 /// [`FrameError::TooLarge`] when the header claims more than [`MAX_FRAME_BYTES`].
@@ -65,7 +65,7 @@ pub fn body_len(header: [u8; HEADER_BYTES]) -> Result<usize, FrameError> {
     Ok(len)
 }
 
-/// The message in a frame's body.
+/// Returns the message in a frame's body.
 ///
 /// # Errors
 /// [`FrameError::Malformed`] when the bytes are not an `M`.

@@ -7,10 +7,10 @@
 //!                                           ◀──────  HelloReply             ready
 //!    Info                                   ──────▶
 //!                                           ◀──────  ModelInfo
-//!    Fit { wishes }                         ──────▶                         what would fit; nothing happens
+//!    Fit { wishes }                         ──────▶                         sizes that would fit; no allocation
 //!                                           ◀──────  StepSizes
 //!    Warmup { limits }                      ──────▶
-//!                                           ◀──────  Progress*              one per program
+//!                                           ◀──────  Progress*              at least once a second
 //!                                           ◀──────  WarmupReply            slots and blocks the client now owns
 //!    Step { rows }                          ──────▶                         opens rows, reads and samples tokens
 //!                                           ◀──────  StepReply              StepDone from all shards but 0
@@ -21,10 +21,10 @@
 //! ```
 //!
 //! Every shard of a model gets every command, in the same order. A client may send the next command before the reply to
-//! the last one arrives. The reply to any command may be a [`ShardError`]; decisions use only its kind. A failure of
-//! one row of a step is no such error: the reply names the row ([`RowFailure`]), and all other rows go on. Replies come
-//! in the order of the commands and carry their sequence numbers. A client that closes its connection after `Warmup`
-//! without `Leave` ends the shard, because nobody owns the KV cache any more.
+//! the last one arrives. The reply to any command may be a [`ShardError`], of which only the kind influences decisions.
+//! A failure of one row of a step is no such error: the reply names the row ([`RowFailure`]), and all other rows
+//! continue. Replies arrive in the order of the commands and carry their sequence numbers. A client that closes its
+//! connection after `Warmup` without `Leave` ends the shard, because nobody owns the KV cache any more.
 
 pub mod exit_status;
 pub mod frame;
@@ -42,23 +42,23 @@ pub use message::*;
 pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_TIED_TOKENS};
 pub use sampling_error::SamplingError;
 
-/// The version of this contract. If the two sides differ, the shard replies with the error `VERSION`.
+/// The version of this contract. If the client has another version, the shard replies with the error `VERSION`.
 pub const PROTOCOL_VERSION: u32 = 7;
 
-/// The most best tokens that are reported for each token of a prompt. A reply contains those of a whole chunk and must
-/// fit in a frame.
+/// The maximum number of best tokens that are reported for each token of a prompt. A reply contains the best tokens of
+/// a whole chunk and must fit in a frame.
 pub const MAX_PROMPT_TOP_N_TOKENS: u32 = 20;
 
-/// Longest path of a Unix socket in bytes: `sun_path` holds 108 including the final zero (`unix(7)`).
+/// The longest path of a Unix socket in bytes: `sun_path` has 108 bytes including the final zero (`unix(7)`).
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// Path of the socket of one shard: `<shard-uds-path>-<shard>`, as TGI names it.
+/// Returns the path of the socket of one shard: `<shard-uds-path>-<shard>`, as TGI names it.
 pub fn socket_path(shard_uds_path: &str, shard: u32) -> String {
     format!("{shard_uds_path}-{shard}")
 }
 
 impl Row {
-    /// The number of tokens that the row reads: the given ones, or else the one that it sampled.
+    /// The number of tokens that the row reads: the given ones, or the one that it sampled in its previous step.
     pub fn num_tokens(&self) -> usize {
         self.token_ids.len().max(1)
     }
@@ -70,19 +70,19 @@ impl Row {
 }
 
 impl SampledToken {
-    /// Ids of the best tokens, best first.
+    /// The ids of the best tokens, best first.
     pub fn top_token_ids(&self) -> &[u32] {
         self.top_tokens.as_ref().map_or(&[], |top| &top.token_ids)
     }
 
-    /// Log-probabilities of the best tokens, in the same order.
+    /// The log-probabilities of the best tokens, in the same order.
     pub fn top_logprobs(&self) -> &[f32] {
         self.top_tokens.as_ref().map_or(&[], |top| &top.logprobs)
     }
 }
 
 impl ShardError {
-    /// An error of this kind; `message` is lower case and names the thing, the value and what is allowed.
+    /// Returns an error of this kind. `message` is lower case and names the thing, the value and what is allowed.
     pub fn new(kind: shard_error::Kind, message: impl Into<String>) -> Self {
         Self { kind: kind.into(), message: message.into() }
     }

@@ -19,7 +19,7 @@
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted once per occurrence among generated tokens (OpenAI) |
 //! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
 //! | `min_new_tokens` | 0 = off | any | end-of-sequence tokens are not chosen before this number of others |
-//! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens whatever shares the batch |
+//! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens in any batch |
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
 //!
@@ -27,14 +27,15 @@
 
 use crate::{LogitBias, SamplingError, SamplingParams};
 
-/// The most end-of-sequence tokens that `min_new_tokens` holds back. Programs have room for this number.
+/// The maximum number of end-of-sequence tokens that `min_new_tokens` prevents. Compiled programs have room for this
+/// number.
 pub const MAX_HELD_BACK_TOKENS: usize = 8;
 
-/// The most tokens of a `logit_bias`, as in OpenAI's API. Programs have room for this number.
+/// The maximum number of tokens of a `logit_bias`, as in OpenAI's API. Compiled programs have room for this number.
 pub const MAX_LOGIT_BIASES: usize = 300;
 
-/// The most extra tokens that are reported because they tie with the last of the best tokens. Without a limit, a whole
-/// vocabulary could tie.
+/// The maximum number of extra tokens that are reported because they tie with the last of the best tokens. Without a
+/// limit, a whole vocabulary could tie.
 pub const MAX_TIED_TOKENS: usize = 64;
 
 /// The legal ranges: a check of the parameters, and the sentence for the client if the check fails. The order is TGI's;
@@ -54,11 +55,11 @@ const RANGES: [(IsKept, &str); 11] = [
     (|p| (-100.0..=100.0).contains(&p.watermark_delta), "`watermark_delta` must be >= -100.0 and <= 100.0"),
 ];
 
-/// True if parameters are within a range.
+/// A function that returns true if parameters are within a range.
 type IsKept = fn(&SamplingParams) -> bool;
 
 impl SamplingParams {
-    /// Greedy choice with every processor neutral.
+    /// Returns the parameters of a greedy choice with every processor neutral.
     pub fn greedy() -> Self {
         Self {
             temperature: 1.0,
@@ -79,7 +80,8 @@ impl SamplingParams {
         }
     }
 
-    /// A draw in which every processor has an effect, for warm-ups and measurements. It reports only its token.
+    /// Returns the parameters of a draw in which every processor has an effect, for warm-ups and measurements. They
+    /// request no best tokens.
     pub fn every_processor() -> Self {
         Self {
             temperature: 0.9,
@@ -103,7 +105,7 @@ impl SamplingParams {
     /// Checks every range.
     ///
     /// # Errors
-    /// When a parameter is out of its legal range, as NaN always is. The error is the first one's.
+    /// When a parameter is outside its legal range, as NaN always is. The error is that of the first such parameter.
     pub fn check(&self) -> Result<(), SamplingError> {
         match RANGES.iter().find(|(is_kept, _)| !is_kept(self)) {
             Some((_, sentence)) => Err(SamplingError::Range(sentence)),
@@ -114,7 +116,7 @@ impl SamplingParams {
     /// Checks that the named tokens are in a vocabulary.
     ///
     /// # Errors
-    /// When a token is not. The error names the first one.
+    /// When a token is not in the vocabulary. The error names the first such token.
     pub fn check_tokens(&self, vocab_size: u32) -> Result<(), SamplingError> {
         let unknown = self.logit_bias.iter().find(|entry| entry.token_id >= vocab_size);
         unknown.map_or(Ok(()), |entry| Err(SamplingError::LogitBiasToken { token_id: entry.token_id, vocab_size }))

@@ -1,9 +1,10 @@
-//! The arithmetic of attention for some tokens of a row and the query heads that share a key head.
+//! The arithmetic of attention for consecutive tokens of a row and the query heads that share a key head.
 //!
-//! Door: [`Attend`]. Keys come in chunks of [`CHUNK_KEYS`] that start at multiples of it, whatever the step holds: queries are multiplied
-//! with the keys, the softmax makes weights of the scores, and the values are added times their weights. `products` does that in blocks
-//! of queries, where keys and values lie; tiles, if the CPU has some, want them laid out before. A query's bits do not depend on the
-//! others of its task: a product sums each row alone, and what a query does not attend counts as zero.
+//! Door: [`Attend`]. Keys are handled in chunks of [`CHUNK_KEYS`] that start at multiples of it, whatever the step
+//! contains. The queries are multiplied with the keys of a chunk, the softmax turns the scores into weights, and the
+//! values, times their weights, are added up. `products` multiplies blocks of queries with keys and values in place.
+//! Tiles, if the CPU has them, need keys and values laid out first. The bits of a query's output do not depend on the
+//! other queries of its task: a product sums each row alone, and a key that a query does not attend counts as zero.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -20,47 +21,47 @@ use crate::isa::{Kernel, LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, LeftSide, Line, RightSide, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs};
 
-/// Products that give the scores of a chunk.
+/// The number of products that yield the scores of a chunk.
 const CHUNK_PARTS: usize = CHUNK_KEYS / PART_KEYS;
 
-/// Attention of one task.
+/// The attention of one task.
 pub(super) struct Attend<'a, 'y, E: KvElement, D> {
     pub(super) shape: &'a AttentionShape,
     pub(super) q: &'a [f32],
     pub(super) cache: &'a KeysAndValues<E>,
     pub(super) task: Task<'a, 'y>,
-    /// How it multiplies.
+    /// The way to multiply.
     pub(super) dots: D,
-    /// Vectors multiply where there are none.
+    /// The tiles of this thread. Without them, vectors multiply.
     pub(super) tiles: Option<&'a Tiles>,
-    /// Rows of each block of queries.
+    /// The number of rows of each block of queries.
     pub(super) block_rows: usize,
-    /// Whether keys and values are laid out before they are multiplied.
+    /// True if keys and values are laid out before they are multiplied.
     pub(super) is_laid_out: bool,
 }
 
 thread_local! {
-    /// Kept: to get it from the system takes as long as a short task.
+    /// The memory of the thread's last task. It is kept because allocating it anew takes as long as a short task.
     static MEMORY: Cell<Memory> = Cell::default();
 }
 
-/// What a task computes with.
+/// The working memory of a task.
 #[derive(Default)]
 struct Memory {
-    /// Scaled queries: `[blocks][lines][rows]`.
+    /// The scaled queries: `[blocks][lines][rows]`.
     q: Vec<Line>,
-    /// Of a block: `[parts of keys]`.
+    /// The scores of one block: `[parts of keys]`.
     scores: Vec<Block<f32>>,
-    /// Of a block: `[lines][rows]`.
+    /// The weights of one block: `[lines][rows]`.
     weights: Vec<Line>,
-    /// Of a chunk, where it is laid out.
+    /// The keys and the values of a chunk, if they are laid out.
     keys: Vec<Line>,
     values: Vec<Line>,
-    /// `[blocks][steps of dimensions]`
+    /// The sums of weighted values so far: `[blocks][steps of dimensions]`.
     gathered: Vec<Block<f32>>,
 }
 
-/// Keys and values of a chunk that cannot be used as they lie.
+/// Copies of a chunk's keys and values, for chunks that cannot be used in place.
 struct Copied<E: KvElement> {
     keys: Vec<E::Stored>,
     values: Vec<E::Stored>,
@@ -95,17 +96,17 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
             .collect()
     }
 
-    /// Steps of a key's dimensions.
+    /// Returns the number of steps over a key's dimensions.
     fn key_steps(&self) -> usize {
         self.shape.head_dim.div_ceil(STEP_VALUES)
     }
 
-    /// Steps of a value's dimensions.
+    /// Returns the number of steps over a value's dimensions.
     fn value_steps(&self) -> usize {
         self.shape.value_dim.div_ceil(STEP_VALUES)
     }
 
-    /// Memory of this thread: nothing is gathered yet, all else is what another task has left.
+    /// Returns the memory of this thread. The gathered sums are zero; all else is left over from another task.
     fn memory(&self, num_queries: usize) -> Memory {
         let (key_steps, value_steps, block_rows) = (self.key_steps(), self.value_steps(), self.block_rows);
         let num_blocks = num_queries.div_ceil(block_rows);
@@ -125,7 +126,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         memory
     }
 
-    /// Scaled queries: `[blocks][lines][rows]`.
+    /// Writes the scaled queries to `to`: `[blocks][lines][rows]`.
     #[inline(always)]
     fn put_queries<S: Simd>(&self, simd: S, to: &mut [Line]) {
         let (head_dim, group_size, block_rows) = (self.shape.head_dim, self.shape.group_size(), self.block_rows);
@@ -145,13 +146,13 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         }
     }
 
-    /// What is never laid out needs no code for it.
+    /// True if keys and values are laid out. For types that never are, the compiler drops the code that lays them out.
     #[inline(always)]
     fn is_laid_out(&self) -> bool {
         D::CAN_BE_LAID_OUT && self.is_laid_out
     }
 
-    /// The first chunk of `keys`, for all queries.
+    /// Attends the first chunk of `keys` with all queries.
     #[inline(always)]
     fn attend_chunk<S: Simd>(
         &self,
@@ -196,7 +197,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         ahead.ask_for_rest(simd);
     }
 
-    /// The places of the first keys of groups: those of the first chunk of `keys`, and those of the next.
+    /// Returns the places of the first keys of groups: those of the first chunk of `keys`, and those of the next chunk.
     fn places_of_groups<'p>(
         &self,
         keys: Range<usize>,
@@ -210,7 +211,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         places[..num_places].split_at(CHUNK_GROUPS.min(num_places))
     }
 
-    /// Multiplies the queries of a block with the first keys of a chunk.
+    /// Multiplies the queries of a block with the first `num_keys` keys of a chunk.
     #[inline(always)]
     fn score<S: Simd>(
         &self,
@@ -238,7 +239,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         ahead.ask(simd, stored_lines::<E>(STEP_LINES));
     }
 
-    /// Makes weights of the scores of a block, and lets what was gathered before shrink.
+    /// Computes the weights of a block from its scores, and rescales the values that the block has gathered so far.
     #[inline(always)]
     fn weigh<S: Simd>(
         &self,
@@ -271,8 +272,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         }
     }
 
-    /// Makes weights of the scores of a few queries, zeros of keys that they do not attend. Answers by what that which was gathered before
-    /// shrinks.
+    /// Replaces the scores of a few queries with weights; keys that a query does not attend get zero. Returns the
+    /// factors, one per query, that rescale the values gathered so far.
     #[inline(always)]
     fn weigh_few<S: Simd>(
         &self,
@@ -294,15 +295,16 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         if E::HAS_SCALES {
             for (query, weights) in queries.iter().zip(weights) {
                 values.scale(simd, weights);
-                // A factor may be no number.
+                // A scale factor may be NaN, and so make a weight of zero NaN.
                 fill_outside(weights, &query.keys_of_chunk(first_key), 0.0);
             }
         }
         rescales
     }
 
-    /// Adds weights times the first values of a chunk to what was gathered: for some queries each apart, because what is no number is
-    /// no number times zero either.
+    /// Adds the first `num_keys` values of a chunk, times their weights, to the values gathered so far. With `apart`,
+    /// each query has a product of its own, in which values that it does not attend are zero: NaN times a weight of
+    /// zero is NaN.
     #[inline(always)]
     fn gather<S: Simd>(
         &self,
@@ -345,7 +347,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         }
     }
 
-    /// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows]` and `right` `[steps][2][16 words][16 columns]`.
+    /// Adds the products of `left` and `right` to `sums` `[rows, 32]`. The left-hand side is `[steps][rows]`, the
+    /// right-hand side `[steps][2][16 words][16 columns]`.
     #[inline(always)]
     fn add_laid_out<S: Simd>(&self, simd: S, left: &[Line], right: &[Line], sums: &mut Block<f32>) {
         let ahead = Ahead::nothing(right);
@@ -370,7 +373,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
     }
 }
 
-/// Keys of the chunk at `first_key` that queries, in the order of their tokens, attend: from the first to the last.
+/// Returns the keys of the chunk at `first_key` that at least one of the queries attends. The queries are in the order
+/// of their tokens.
 #[inline(always)]
 fn attended(queries: &[Query], first_key: usize) -> Range<usize> {
     match queries {
@@ -380,7 +384,7 @@ fn attended(queries: &[Query], first_key: usize) -> Range<usize> {
     }
 }
 
-/// Keys of the chunk that each of them attends.
+/// Returns the keys of the chunk at `first_key` that every query attends. The queries are in the order of their tokens.
 #[inline(always)]
 fn attended_by_all(queries: &[Query], first_key: usize) -> Range<usize> {
     match queries {

@@ -82,7 +82,7 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         self.copy(to, copy_keys::<E>)
     }
 
-    /// Copies the values of the slots `some` of the chunk to `to`. The other values become zeros, and zeros pad the
+    /// Copies the values with the indices `some` in the chunk to `to`. The other values become zeros, and zeros pad the
     /// dimensions to a multiple of 16.
     pub(super) fn copy_values<'c>(&self, some: &Range<usize>, to: &'c mut Vec<E::Stored>) -> Chunk<'c, E> {
         let (mut is_missing, mut slot) = ([true; CHUNK_KEYS], 0);

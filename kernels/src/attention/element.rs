@@ -20,7 +20,7 @@ pub(super) trait KvElement: Send + Sync {
 
     /// True if each vector has a scale factor of its own.
     const HAS_SCALES: bool;
-    /// How many of the two numbers that a product sums in one lane are adjacent in memory: one or two.
+    /// 2 if the two numbers that a product sums in one lane are adjacent in memory, otherwise 1.
     const NEIGHBOURS: usize = 1;
 
     /// Rounds the numbers of a vector and returns its scale factor, 1 for types without factors.

@@ -5,8 +5,8 @@
 //! computes one task, and this file splits a step into tasks.
 //!
 //! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and
-//! sum. With a window it attends only the last of them. Its output does not depend on the other rows, on how the prompt
-//! is split over steps, or on the number of threads: not one bit changes.
+//! sum. With a window, the token attends only the last of these keys. The output of a token does not depend on the
+//! other rows, on how the prompt is split over steps, or on the number of threads: not one bit changes.
 
 mod attend;
 mod cache;
@@ -31,7 +31,7 @@ use cache::{KeysAndValues, TypedCache};
 use element::{Bf16Exact, KvElement};
 use products::{Floats, Pairs};
 
-/// The queries (tokens × heads that share a key head) of a task. They share one pass over the keys.
+/// The number of queries (tokens × heads that share a key head) of a task. They share one pass over the keys.
 const TASK_QUERIES: usize = 256;
 /// The maximum number of queries of a task for which keys and values are converted to bf16 each time they are read. For
 /// more, they are converted once per chunk.

@@ -1,7 +1,8 @@
-//! Products of a few rows on the left with the keys, or the values, of some groups.
+//! Products of a few rows with the keys, or the values, of some groups.
 //!
-//! Doors: [`Product`], by vectors, where keys and values lie; [`Pairs`] and [`Floats`], the two ways to multiply. How many rows there
-//! are changes how often memory is read, never the order of additions: each sum is one chain over the words of what is on the right.
+//! Doors: [`Product`], which multiplies keys and values in place, with vectors; [`Pairs`] and [`Floats`], the two ways
+//! to multiply. The rows are the left-hand side, keys or values the right-hand side. The number of rows changes how
+//! often memory is read, never the order of additions: each sum is one chain over the words of the right-hand side.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -12,41 +13,42 @@ use super::groups::GROUP_SIZE;
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Block, Line};
 
-/// Values of a step on the left: two for each of sixteen words.
+/// The values of a step of the left-hand side: two for each of sixteen words.
 pub(super) const STEP_VALUES: usize = 2 * LANES;
-/// Words of a run on the right: sixteen values for each column.
+/// The words of a run of the right-hand side: sixteen values for each column.
 pub(super) const RUN_WORDS: usize = LANES / 2;
-/// Numbers of a word: two for each of sixteen columns.
+/// The numbers of a word: two for each of sixteen columns.
 const WORD_NUMBERS: usize = 2 * LANES;
 
-/// How values on the left and a type of numbers on the right are multiplied, sixteen columns of two numbers at a time.
+/// A way to multiply values of the left-hand side with one type of numbers, sixteen columns of two numbers at a time.
 pub(super) trait Dots<E: KvElement>: Copy + Send + Sync {
-    /// Lines of a step on the left.
+    /// The number of lines of a step of the left-hand side.
     const STEP_LINES: usize;
-    /// Whether what is on the right may be laid out before.
+    /// True if the right-hand side may be laid out before it is multiplied.
     const CAN_BE_LAID_OUT: bool;
 
-    /// A line on the right.
+    /// The numbers of a word in registers.
     type Words<S: Simd>: Copy;
 
-    /// Values on the left, rounded as it must be: lines `distance` apart.
+    /// Writes values of the left-hand side, rounded if the type requires it, to lines `distance` apart.
     fn put<S: Simd>(simd: S, values: &[f32; STEP_VALUES], to: &mut [Line], distance: usize);
 
-    /// The numbers of a word as they are multiplied.
+    /// Converts the numbers of a word to the type in which they are multiplied.
     fn words<S: Simd>(simd: S, numbers: WordNumbers<'_, E>) -> Self::Words<S>;
 
-    /// Lays them out for tiles.
+    /// Writes the numbers of a word to a line for tiles.
     fn lay_out<S: Simd>(simd: S, numbers: WordNumbers<'_, E>, to: &mut Line);
 
-    /// To each sum the products of its two numbers and the two values at `word` of a line on the left.
+    /// Adds to each sum the products of its column's two numbers with the two values at `word` of a line of the
+    /// left-hand side.
     fn add<S: Simd>(simd: S, sums: S::Vector, words: Self::Words<S>, left: &Line, word: usize) -> S::Vector;
 }
 
-/// Pairs of bf16, to which the values on the left are rounded.
+/// Multiplies pairs of bf16. Values of the left-hand side are rounded to bf16.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs;
 
-/// Floats of 32 bits: nothing is rounded.
+/// Multiplies in single precision. Nothing is rounded.
 #[derive(Clone, Copy)]
 pub(super) struct Floats;
 
@@ -104,7 +106,7 @@ impl<E: KvElement> Dots<E> for Floats {
     #[inline(always)]
     fn add<S: Simd>(simd: S, sums: S::Vector, [low, high]: [S::Vector; 2], left: &Line, word: usize) -> S::Vector {
         let first = simd.splat(f32::from_bits(left.0[2 * word % LANES]));
-        // Both would be read together, and then taken apart.
+        // Without the fence the compiler reads both values at once, and then takes them apart.
         if S::NUM_SUMS > 4 {
             compiler_fence(Ordering::SeqCst);
         }
@@ -113,28 +115,29 @@ impl<E: KvElement> Dots<E> for Floats {
     }
 }
 
-/// What is on the right: vectors of sixteen columns of words, in runs of eight.
+/// A right-hand side: vectors of sixteen columns of words, in runs of eight words.
 pub(super) trait Runs<E: KvElement> {
     fn num_vectors(&self) -> usize;
     fn num_runs(&self) -> usize;
-    /// Some vectors of a run, from one on; those after the last are the last again.
+    /// Returns `VECTORS` vectors of a run, from `first_vector` on. Missing vectors are replaced by the last one.
     fn run<const VECTORS: usize>(&self, idx: usize, first_vector: usize) -> Run<'_, E, VECTORS>;
 }
 
-/// Words of a run for some vectors.
+/// The words of a run, for some vectors.
 pub(super) struct Run<'a, E: KvElement, const VECTORS: usize> {
-    /// From the first number to the last. They have one length, so it is checked once.
+    /// The numbers of each vector, from its first to its last. The slices have equal lengths, so bounds are checked
+    /// once.
     vectors: [&'a [E::Stored]; VECTORS],
-    /// How far a number is behind that of the word before.
+    /// The distance from a word to the next, in numbers.
     word_len: usize,
-    /// How far a number is behind its partner, where they are not neighbours.
+    /// The distance from a number to its partner, if the two are not adjacent.
     partners: usize,
 }
 
-/// Keys of groups: columns are keys, words are pairs of dimensions.
+/// The keys of groups as a right-hand side: columns are keys, words are pairs of dimensions.
 pub(super) struct Keys<'a, E: KvElement>(pub(super) &'a [&'a [E::Stored]]);
 
-/// Values of groups: columns are dimensions, words are pairs of values.
+/// The values of groups as a right-hand side: columns are dimensions, words are pairs of values.
 pub(super) struct Values<'a, E: KvElement>(pub(super) &'a [&'a [E::Stored]]);
 
 impl<E: KvElement> Runs<E> for Keys<'_, E> {
@@ -201,14 +204,14 @@ impl<'a, E: KvElement, const VECTORS: usize> Run<'a, E, VECTORS> {
     }
 }
 
-/// Adds the products of `left` and `right` to `sums`, and asks for as many lines ahead as it reads.
+/// Adds the products of `left` and `right` to `sums`, and prefetches as many lines as it reads.
 pub(super) struct Product<'a, E: KvElement, D: Dots<E>, R: Runs<E>> {
     /// `[lines][rows]`
     pub(super) left: &'a [Line],
     pub(super) num_rows: usize,
     pub(super) right: &'a R,
     pub(super) ahead: &'a mut ChunkAhead,
-    /// `[blocks of 32 columns][rows]`. Those of columns that `right` lacks become any numbers.
+    /// `[blocks of 32 columns][rows]`. The sums of columns that `right` lacks are unspecified.
     pub(super) sums: &'a mut [Block<f32>],
     pub(super) kinds: PhantomData<(E, D)>,
 }
@@ -222,7 +225,8 @@ impl<E: KvElement, D: Dots<E>, R: Runs<E>> Kernel for Product<'_, E, D, R> {
         let mut vector = 0;
         while vector < right.num_vectors() {
             let sums = &mut sums[vector / 2..];
-            // Few rows have few sums, each of which waits for itself.
+            // With few rows, two vectors have too few sums to hide the latency of an addition. Four vectors have
+            // enough.
             let are_four = S::NUM_SUMS >= 24 && num_rows < 8 && right.num_vectors() - vector > 2;
             let mut row = 0;
             while row < num_rows {
@@ -264,7 +268,7 @@ macro_rules! unrolled {
     };
 }
 
-/// Rows of a block, from one on.
+/// The rows of a block, from `row` on.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     left: &'a [Line],
@@ -273,7 +277,8 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// `VECTORS` vectors of columns, from one on.
+    /// Adds the products of `ROWS` rows and `VECTORS` vectors of columns, from `first_vector` on, to `sums`. Returns
+    /// `ROWS`.
     #[inline(always)]
     fn add<S: Simd, E: KvElement, D: Dots<E>, const ROWS: usize, const VECTORS: usize>(
         self,
@@ -283,8 +288,8 @@ impl Rows<'_> {
         sums: &mut [Block<f32>],
     ) -> usize {
         let runs_per_line = 2 / D::STEP_LINES;
-        // Where there are many sums, the compiler is kept from unrolling the loop of words, and from reading those on the left before they
-        // are used: both take registers from the sums.
+        // With many sums, the compiler must not unroll the loop over words, nor read values of the left-hand side
+        // before they are used. Both would take registers from the sums.
         let are_pairs = S::NUM_SUMS >= 24 && D::STEP_LINES == 1;
         let mut vectors = [[simd.splat(0.0); VECTORS]; ROWS];
         for (row, vectors) in (self.row..).zip(&mut vectors) {

@@ -13,9 +13,9 @@ pub(super) const QUERIES_TOGETHER: usize = 4;
 
 /// The query of one token and one head: the keys it attends, and the state of its softmax.
 pub(super) struct Query {
-    /// The first key that it attends.
+    /// The first key that the query attends.
     pub(super) first_key: usize,
-    /// The end of the keys that it attends, exclusive.
+    /// The end of the keys that the query attends, exclusive.
     pub(super) end_key: usize,
     /// The largest score so far.
     max: f32,
@@ -28,7 +28,7 @@ impl Query {
         Self { first_key: keys.start, end_key: keys.end, max: f32::NEG_INFINITY, sum: 0.0 }
     }
 
-    /// Returns the keys that it attends in the chunk at `first_key`, counted from `first_key`.
+    /// Returns the keys that the query attends in the chunk at `first_key`, counted from `first_key`.
     #[inline(always)]
     pub(super) fn keys_of_chunk(&self, first_key: usize) -> Range<usize> {
         let in_chunk = |key: usize| key.saturating_sub(first_key).min(CHUNK_KEYS);

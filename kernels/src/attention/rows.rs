@@ -27,13 +27,14 @@ pub struct AttentionShape {
 /// The tokens of one row in a step, and the blocks of its context.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionRow<'a> {
-    /// The index of its first token among the step's tokens.
+    /// The index of the row's first token among the step's tokens.
     pub first_token: usize,
-    /// The number of its tokens in this step. They are the last tokens of its context.
+    /// The number of the row's tokens in this step, which are the last tokens of the row's context.
     pub num_tokens: usize,
-    /// The number of its tokens in the cache, those of this step included.
+    /// The number of the row's tokens in the cache, the tokens of this step included.
     pub context_len: usize,
-    /// The blocks that contain its context, in order of position. There may be more blocks than the context needs.
+    /// The blocks that contain the row's context, in order of position. There may be more blocks than the context
+    /// needs.
     pub block_table: &'a [u32],
 }
 
@@ -79,7 +80,7 @@ impl AttentionShape {
 }
 
 impl AttentionRow<'_> {
-    /// Returns the position of its first token of this step.
+    /// Returns the position of the row's first token of this step.
     pub(super) fn first_position(&self) -> usize {
         self.context_len - self.num_tokens
     }

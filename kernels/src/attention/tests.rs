@@ -1,4 +1,5 @@
-//! Paged attention against f64, and the promise that a token's output depends on its own context alone, for every type of cache.
+//! Paged attention compared with f64, and the promise that a token's output depends on its own context alone, for every
+//! type of cache.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -9,11 +10,11 @@ use crate::testing::numbers;
 const NUM_BLOCKS: usize = 64;
 const KV_TYPES: [KvType; 4] = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Int8];
 
-/// A context of some rows in scattered blocks, with the queries of every one of its tokens.
+/// The contexts of some rows in scattered blocks, with the queries of all their tokens.
 struct Scene {
     isa: Isa,
     shape: AttentionShape,
-    /// Of every row: tokens in its context.
+    /// The number of tokens in the context of each row.
     context_lens: Vec<usize>,
     block_tables: Vec<Vec<u32>>,
     /// One per row, `[context, num_heads, head_dim]`.
@@ -41,7 +42,8 @@ impl Scene {
         Self { isa, shape, context_lens: context_lens.to_vec(), block_tables, q, k, v, cache }
     }
 
-    /// One step with `tokens[row]` more tokens of each row after the `done[row]` tokens of earlier steps.
+    /// Runs one step with `tokens[row]` more tokens of each row, after the `done[row]` tokens of earlier steps. Returns
+    /// its output.
     fn step(&mut self, done: &[usize], tokens: &[usize]) -> Vec<f32> {
         let mut rows = Vec::new();
         let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
@@ -72,13 +74,14 @@ impl Scene {
         self.step(&done, &tokens)
     }
 
-    /// Rounds queries as tiles want them.
+    /// Rounds the scaled queries to bf16, as tiles do.
     fn round_queries(&mut self) {
         let scale = self.shape.scale;
         self.q.iter_mut().flatten().for_each(|q| *q = bf16::from_f32(*q * scale).to_f32() / scale);
     }
 
-    /// Every row's output, one row after the other, in f64, of keys and values that are kept in `kv_type`.
+    /// Returns the output of every row, one row after the other. It is computed in f64 from keys and values as a cache
+    /// of `kv_type` stores them.
     fn exact(&self, kv_type: KvType) -> Vec<f64> {
         let rows = 0..self.context_lens.len();
         let exact_row = |row: usize| {
@@ -89,7 +92,8 @@ impl Scene {
         rows.flat_map(exact_row).collect()
     }
 
-    /// Keys are `[context, num_kv_heads][head_dim]`, values `[context, num_kv_heads][value_dim]`.
+    /// Returns the output of one token. Keys are `[context, num_kv_heads][head_dim]`, values `[context,
+    /// num_kv_heads][value_dim]`.
     fn exact_token(&self, q: &[f32], [k, v]: &[Vec<Vec<f64>>; 2], token: usize) -> Vec<f64> {
         let AttentionShape { num_heads, num_kv_heads, head_dim, value_dim, block_size: _, scale, window, soft_cap } =
             self.shape;
@@ -115,10 +119,10 @@ impl Scene {
     }
 }
 
-/// A cache in which what is not written is no number.
+/// Returns a cache in which all keys and values that are not written are NaN.
 fn unwritten(kv_type: KvType, places: [usize; 3], dims: [usize; 2]) -> KvCache {
     let mut cache = KvCache::zeros(kv_type, places, dims).expect("there is memory");
-    // All bits but the first are an f16, and a bf16, that is no number.
+    // With all bits set but the sign, an f16 and a bf16 are NaN.
     match &mut cache.0 {
         TypedCache::F32(KeysAndValues { k, v, .. }) => [k, v].map(|kv| kv.numbers.fill(f32::NAN)),
         TypedCache::F16(KeysAndValues { k, v, .. }) => [k, v].map(|kv| kv.numbers.fill(0x7fff)),
@@ -128,7 +132,7 @@ fn unwritten(kv_type: KvType, places: [usize; 3], dims: [usize; 2]) -> KvCache {
     cache
 }
 
-/// What a cache makes of a vector.
+/// Returns a vector as a cache of `kv_type` stores it.
 fn kept(kv_type: KvType, numbers: &[f32]) -> Vec<f64> {
     let largest = numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
     let kept = |number: f32| match kv_type {
@@ -141,7 +145,7 @@ fn kept(kv_type: KvType, numbers: &[f32]) -> Vec<f64> {
     numbers.iter().map(|number| kept(*number)).collect()
 }
 
-/// What a token gets that attends nothing but its own value.
+/// Returns the output of a token that attends only its own value.
 fn written_and_read(kv_type: KvType, value: &[f32]) -> Vec<f32> {
     let shape = shape(1, 1, value.len());
     let row = AttentionRow { first_token: 0, num_tokens: 1, context_len: 1, block_table: &[0] };
@@ -153,7 +157,7 @@ fn written_and_read(kv_type: KvType, value: &[f32]) -> Vec<f32> {
     out
 }
 
-/// Half of the distance of neighbouring numbers of the type, as a share of the largest number of a vector.
+/// Returns half the distance of adjacent numbers of the type, as a share of the largest number of a vector.
 fn half_unit(kv_type: KvType) -> f64 {
     match kv_type {
         KvType::F32 => 0.0,
@@ -163,34 +167,35 @@ fn half_unit(kv_type: KvType) -> f64 {
     }
 }
 
-/// Every instruction set with every type of cache.
+/// Returns every instruction set with every type of cache.
 fn isas_and_types() -> impl Iterator<Item = (Isa, KvType)> {
     Isa::available().into_iter().flat_map(|isa| KV_TYPES.map(|kv_type| (isa, kv_type)))
 }
 
-/// Whether queries and weights are rounded too.
+/// True if queries and weights are rounded too.
 fn has_bf16_products(isa: Isa, kv_type: KvType) -> bool {
     isa.rounds_to_bf16() && matches!(kv_type, KvType::Bf16 | KvType::Int8)
 }
 
-/// By how much a weight may be off that is rounded: half a unit of bf16, as a share of the largest value it is multiplied with. Those of
-/// integers have the factor of the values in them, and may be just above a power of two.
+/// Returns the largest error from rounding weights to bf16, as a share of the largest value. Weights are at most 1, and
+/// half a unit there is 2^-9. For int8 they are multiplied by the scale factors of the values, and half a unit just
+/// above a power of two is 2^-8.
 fn weight_error(kv_type: KvType) -> f64 {
     2.0_f64.powi(if kv_type == KvType::Int8 { -8 } else { -9 })
 }
 
 fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> AttentionShape {
-    // Larger than usual, so that the weights differ much.
+    // The scale is larger than usual, to make the weights differ much.
     let scale = 2.0 / (head_dim as f32).sqrt();
     let (value_dim, block_size) = (head_dim, 16);
     AttentionShape { num_heads, num_kv_heads, head_dim, value_dim, block_size, scale, window: None, soft_cap: None }
 }
 
 fn check_against_f64(shape: AttentionShape, context_lens: &[usize]) {
-    // A capped score is as large as the cap: its rounding (2^-24 of tanh, and of the product) grows with it.
+    // A capped score is at most the cap. Its rounding error (2^-24 of tanh, and of the product) grows with the cap.
     let tolerance = 2e-6 + f64::from(shape.soft_cap.unwrap_or(0.0)) * 2.0_f64.powi(-22);
     for kv_type in KV_TYPES {
-        // Without and with rounded queries: f64 takes longer than all instruction sets together.
+        // Without and with rounded queries. Each is computed once: f64 takes longer than all instruction sets together.
         let mut exact = [None, None];
         for isa in Isa::available() {
             let rounds = has_bf16_products(isa, kv_type);
@@ -252,7 +257,7 @@ proptest! {
         let largest = numbers.iter().fold(0.0_f64, |largest, number| largest.max(f64::from(number.abs())));
         for kv_type in KV_TYPES {
             for (kept, number) in written_and_read(kv_type, &numbers).into_iter().zip(&numbers) {
-                // The factor of integers is rounded too.
+                // The scale factor of integers is rounded too.
                 let mut most = largest * half_unit(kv_type) * (1.0 + 1e-4);
                 if kv_type == KvType::Int8 && has_bf16_products(isa::active(), kv_type) {
                     most += largest * weight_error(kv_type);
@@ -290,8 +295,8 @@ fn smaller_types_are_as_near_as_their_rounding() {
     let shape = shape(4, 2, 64);
     for (isa, kv_type) in isas_and_types() {
         let mut scene = Scene::new(shape, (isa, kv_type), &[150, 70]);
-        // All numbers are below 1. So a score is off by no more than the sum of as many half units, one per dimension; a weight by
-        // that factor and that of the sum of weights; and what is gathered by that and the rounding of the values.
+        // All numbers are at most 1. The error of a score is at most half a unit per dimension. It changes a weight,
+        // and the sum of weights, by at most the factor e^error each. The rounding of the values adds half a unit.
         let score_error = half_unit(kv_type) * f64::from(shape.scale) * shape.head_dim as f64;
         let most = (2.0 * score_error).exp_m1() + half_unit(kv_type) + 2e-6;
         for (value, exact) in scene.whole().iter().zip(scene.exact(KvType::F32)) {
@@ -377,7 +382,7 @@ fn what_is_no_number_is_seen_by_those_who_attend_it() {
 #[test]
 fn what_is_no_number_is_not_seen_behind_the_window() {
     let shape = AttentionShape { window: Some(9), ..shape(2, 1, 20) };
-    // In the same chunk as the window, and in the one before.
+    // The bad token is in the same chunk as the window, then in the chunk before.
     for (num_tokens, bad_token) in [(30, 17), (70, 3)] {
         for (isa, kv_type) in isas_and_types() {
             let mut scene = Scene::new(shape, (isa, kv_type), &[num_tokens]);

@@ -5,7 +5,7 @@
 use super::simd::LANES;
 use crate::lines::Line;
 
-/// The cache lines of a group: each holds eight inputs of sixteen outputs.
+/// The number of cache lines of a group. Each line has eight inputs of sixteen outputs.
 pub(crate) const GROUP_LINES: usize = 4;
 
 /// The weights of 32 inputs for the outputs of a tile: `factor · (nibble - 8)`.

@@ -60,7 +60,7 @@ pub enum Isa {
 /// The names of all instruction sets, slowest first.
 const NAMES: [&str; 7] = ["portable", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"];
 
-/// An error of choosing an instruction set.
+/// The error when an instruction set cannot be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// The name is unknown.
@@ -150,7 +150,8 @@ impl Isa {
         }
     }
 
-    /// True if x is rounded to bf16 and multiplied in pairs, where the weight or the KV cache is exact in bf16.
+    /// True if x is rounded to bf16 and multiplied in pairs. This holds only for weights and KV caches that are exact
+    /// in bf16.
     pub fn rounds_to_bf16(self) -> bool {
         match self {
             Self::Portable => false,

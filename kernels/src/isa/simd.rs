@@ -39,8 +39,8 @@ pub(crate) trait Simd: Copy {
     const MIN_UNPACKED_ROWS: usize = usize::MAX;
     /// The number that [`Simd::load_quads`] adds to each byte.
     const BYTE_OFFSET: i32 = 0;
-    /// The number of parts into which [`Simd::add_dots`] splits four bytes: one part has all four as bytes; of two
-    /// parts, the first has bytes 1 and 3 and the second bytes 2 and 4, as 16-bit integers.
+    /// The number of parts into which [`Simd::add_dots`] splits four bytes. One part has all four as bytes. Of two
+    /// parts, one has the first and third bytes and the other the second and fourth, as 16-bit integers.
     const DOT_PARTS: usize = 1;
     /// True if the instruction set multiplies pairs of bf16 ([`Simd::add_bf16_dots`]). Only such processors can have
     /// AMX tiles.
@@ -70,7 +70,7 @@ pub(crate) trait Simd: Copy {
     fn widen_f16(self, halves: &[u16; LANES]) -> Self::Vector;
     /// Widens sixteen integers.
     fn widen_i8(self, bytes: &[i8; LANES]) -> Self::Vector;
-    /// The nearest number to each integer.
+    /// The float nearest to each integer.
     fn to_floats(self, integers: Self::Integers) -> Self::Vector;
     fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);

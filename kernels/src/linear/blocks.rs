@@ -15,11 +15,11 @@ use super::tiled_weight::Format;
 use crate::isa::{Isa, Kernel, Simd, pair};
 use crate::lines::{BLOCK_ROWS, Line, Lines};
 
-/// Lines of gap between blocks. Without the gap, a power-of-two distance would map the same steps of all blocks to few
-/// sets of the caches.
+/// The lines of the gap between blocks. Without the gap, a power-of-two distance would map the same steps of all blocks
+/// to few sets of the caches.
 const GAP_LINES: usize = 128;
 
-/// Rows that vectors multiply well together: fewer remaining rows wait for their own sums and take as long.
+/// The number of rows that vectors multiply well together. Fewer rows have too few independent sums and take as long.
 const SWEEP_ROWS: usize = 4;
 
 thread_local! {

@@ -34,8 +34,8 @@ fn rows_together<S: Simd>(num_rows: usize) -> usize {
     }
 }
 
-/// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`. Each sweep prefetches its share of the
-/// lines ahead.
+/// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`. Each sweep prefetches its share of
+/// `right.ahead`.
 #[inline(always)]
 pub(super) fn add_product<S: Simd>(simd: S, rows: GroupedRows<'_>, right: RightSide<'_>, sums: &mut Block<i32>) {
     simd.call(Product { rows, right, sums });

@@ -11,13 +11,13 @@ use numbers::int4::{self, GROUP_INPUTS};
 use crate::isa::{GROUP_LINES, Int4Group};
 use crate::lines::{Line, STEP_LINES, TILE_SIZE};
 
-/// Words of a row of x for a group.
+/// The number of words of a row of x for a group.
 const GROUP_WORDS: usize = GROUP_INPUTS / 4;
-/// Groups of a step.
+/// The number of groups of a step.
 pub(super) const STEP_GROUPS: usize = 2;
-/// Tiles of a panel.
+/// The number of tiles of a panel.
 pub(super) const PANEL_TILES: usize = 2;
-/// Lines of a step.
+/// The number of lines of a step.
 pub(super) const INT4_STEP_LINES: usize = 1 + STEP_GROUPS * PANEL_TILES * GROUP_LINES;
 
 /// Returns the weights of one group of a step for one tile.

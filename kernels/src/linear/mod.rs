@@ -38,18 +38,18 @@ use parts::{PanelCut, Part};
 use row_blocks::{RowBlock, RowBlocks};
 use tile::{LinesAhead, TileInputs};
 
-/// Panels that share one pass over a row block.
+/// The number of panels that share one pass over a row block.
 const GROUP_PANELS: usize = 4;
-/// Inputs per pass when there are several row blocks: a group's share of the weight (256 KiB of bf16) stays in the
+/// The inputs per pass if there are several row blocks. A group's share of the weight (256 KiB of bf16) stays in the
 /// second-level cache while all row blocks use it.
 const PASS_INPUTS: usize = 1024;
-/// Rows of x that are laid out at a time, which bounds the scratch memory.
+/// The rows of x that are laid out at a time, which bounds the scratch memory.
 const MAX_BLOCKED_ROWS: usize = 512;
 /// The number of multiply-adds below which waking other threads costs more time than it saves.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 /// The prefetch distance, in lines, where memory is slower than arithmetic.
 const LINES_AHEAD: usize = 128;
-/// Tasks per thread, so that a thread which starts late takes fewer.
+/// The number of tasks per thread. With several, a thread that starts late takes fewer.
 const TASKS_PER_THREAD: usize = 4;
 
 /// `y = x · Wᵀ + bias`, with x `[m, in]`, W `[out, in]`, bias `[out]` and y `[m, out]`.
@@ -60,7 +60,7 @@ pub fn linear(x: &[f32], weight: &PackedWeight, bias: Option<&[f32]>, y: &mut [f
     linear_on(isa::active(), x, weight, bias, y);
 }
 
-/// One of several layers that share the same x.
+/// A layer that shares its x with other layers.
 #[derive(Debug)]
 pub struct Layer<'a> {
     /// `[out, in]`
@@ -275,8 +275,8 @@ impl<L: WeightLine> Kernel for PartProduct<'_, '_, L> {
     }
 }
 
-/// Returns the lines that a row block prefetches: its share of the next group of panels or, for a single block, lines
-/// close ahead.
+/// Returns the lines that a row block prefetches: its share of the next group of panels or, for a single block, the
+/// lines that are [`LINES_AHEAD`] lines further on.
 #[inline(always)]
 fn ahead<L>(
     (group_lines, num_inputs): (&[L], usize),

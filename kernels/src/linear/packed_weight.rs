@@ -18,10 +18,10 @@ use crate::lines::{Line, Lines, Numbers};
 
 /// The number of vectors that hold the outputs of a panel.
 pub(super) const PANEL_VECTORS: usize = 2;
-/// Outputs of a panel.
+/// The number of outputs of a panel.
 pub(super) const PANEL_OUTPUTS: usize = PANEL_VECTORS * LANES;
 
-/// Bytes of weights that a thread reads at a time while it packs: the temporary memory of each thread.
+/// The bytes of weights that a thread reads at a time while it packs, which bounds its temporary memory.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// A function that passes the stored bytes of some rows of a weight `[outputs, inputs]` to its second argument.

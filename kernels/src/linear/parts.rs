@@ -16,11 +16,11 @@ pub(super) struct Part<'a, T> {
 /// The panels of a row, and the size of the parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PanelCut {
-    /// Elements of a row per panel.
+    /// The number of elements of a row per panel.
     pub(super) panel_len: usize,
-    /// Panels of a row. Their total length may differ a little from that of the row.
+    /// The number of panels of a row. Their total length may differ a little from that of the row.
     pub(super) num_panels: usize,
-    /// Panels of a part.
+    /// The number of panels of a part.
     pub(super) part_panels: usize,
 }
 

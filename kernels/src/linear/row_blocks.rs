@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::scratch::Scratch;
 
-/// Rows of a block, largest first. Each has a tile in `tile::multiply`.
+/// The possible numbers of rows of a block, largest first. Each has a tile in `tile::multiply`.
 const BLOCK_ROWS: [usize; 7] = [12, 8, 6, 4, 3, 2, 1];
 
 /// The number of values below which waking other threads costs more time than it saves.

@@ -3,10 +3,10 @@
 //!
 //! Doors: [`linear`], [`gated_mlp`]. The inputs are divided into passes whose part of x stays in the second-level
 //! cache; the sums are kept from pass to pass. A chunk of a panel stays in the first-level cache while all blocks use
-//! it. With AVX2, whose products prefetch the rows of the next step, passes are longer and chunks are whole passes. AMX
-//! tiles multiply bf16, except a single row, which `bf16_row` multiplies; without tiles `vector_tile` does. The sums
-//! are f32, in an order that depends only on the instruction set and the number of inputs. Tiles or `vector_tile`
-//! multiply int8, exactly (`multiply`). A single row takes two panels at a time.
+//! it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and only unpacked 4-bit weights
+//! are divided into chunks. AMX tiles multiply bf16, except a single row, which `bf16_row` multiplies; without tiles
+//! `vector_tile` does. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
+//! Tiles or `vector_tile` multiply int8, exactly (`multiply`). A single row takes two panels at a time.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -25,9 +25,9 @@ use crate::isa::{Isa, Kernel, LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, RightSide};
 use crate::scratch::Scratch;
 
-/// Lines of a pass per block of a part.
+/// The lines of a pass per block of a part.
 const PASS_BLOCK_LINES: usize = 1 << 10;
-/// Lines of a pass per block where products prefetch the rows of the next step: then the third-level cache is fast
+/// The lines of a pass per block, if products prefetch the rows of the next step. The third-level cache is then fast
 /// enough.
 const ASKED_PASS_BLOCK_LINES: usize = 1 << 12;
 /// Steps of a chunk: 16 KiB of a panel, which stay in the first-level cache while all blocks use them, and up to 16 KiB
@@ -37,7 +37,7 @@ const CHUNK_STEPS: usize = 8;
 const MIN_CHUNKED_BLOCKS: usize = 8;
 /// The most rows that vectors multiply with 4-bit weights: they finish before tiles would have unpacked the weights.
 const MAX_INT4_VECTOR_ROWS: usize = 8;
-/// The most panels of a part whose sums are kept from pass to pass: 2 MiB.
+/// The most panels of a part whose sums are kept from pass to pass: at most 2 MiB.
 const MAX_WAITING_PANELS: usize = 32;
 
 thread_local! {
@@ -146,7 +146,7 @@ pub(super) fn gated_mlp(
     between.recycle();
 }
 
-/// How rows and panels are cut into parts.
+/// The division of rows and panels into parts.
 struct Cut {
     num_rows: usize,
     block_rows: usize,
@@ -408,7 +408,8 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let (_, lines) = weight.panel(self.first_panel + panel);
         let step_lines = weight.format().step_lines();
         let num_blocks = sums.len();
-        // Prefetch the next panel in equal shares or, where lines are read once, some lines close ahead.
+        // Prefetch the next panel in equal shares or, where lines are read once, the lines that are `LINES_AHEAD` lines
+        // further on.
         let lines_per_step = step_lines.div_ceil(num_blocks);
         let is_read_once = num_blocks * by.num_sweeps::<S>() == 1;
         let distance = if is_read_once { LINES_AHEAD } else { weight.panel_len() };

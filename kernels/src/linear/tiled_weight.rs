@@ -30,7 +30,7 @@ pub(super) enum Format {
 #[derive(Debug)]
 pub(super) struct TiledWeight {
     format: Format,
-    /// Outputs and inputs.
+    /// The numbers of outputs and of inputs.
     sizes: [usize; 2],
     lines: Lines,
 }
@@ -90,7 +90,7 @@ impl TiledWeight {
         self.format
     }
 
-    /// Outputs and inputs.
+    /// The numbers of outputs and of inputs.
     pub(super) fn sizes(&self) -> [usize; 2] {
         self.sizes
     }

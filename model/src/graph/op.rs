@@ -95,7 +95,8 @@ pub enum Op {
     MassThreshold,
     /// The number of times that each token occurs in part of the row, `[rows, vocab]`, f32.
     TokenCounts { scope: TokenScope, vocab_size: usize },
-    /// True for tokens that are held back in this step, `[rows, vocab]`, bool.
+    /// True for the end-of-sequence tokens that a row may not choose in this step because of `min_new_tokens`,
+    /// `[rows, vocab]`, bool.
     HeldBack { vocab_size: usize },
     /// Scores `[rows, vocab]` → the same plus the bias of each row for the tokens that it names.
     AddLogitBias,
@@ -170,7 +171,7 @@ pub enum Pairing {
 pub struct RouterSpec {
     /// Number of experts chosen for each token.
     pub num_chosen: usize,
-    /// True if their weights are divided by their sum.
+    /// True if the weights of the chosen experts are divided by their sum.
     pub is_normalised: bool,
 }
 

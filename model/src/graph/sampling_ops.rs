@@ -1,7 +1,7 @@
 //! Builders of the operations that samplers are composed of.
 //!
-//! Each checks shapes and types and returns the handle of the result, or a [`GraphError`] that names the operands it
-//! got and the operands it takes. A value `[rows]` beside one `[rows, n]` is repeated along the row, a scalar
+//! Each builder checks shapes and types. It returns the handle of the result, or a [`GraphError`] that names the
+//! operands and what the operation expects. A value `[rows]` beside one `[rows, n]` is repeated along the row, a scalar
 //! everywhere.
 
 use super::{Binary, DType, Dim, Graph, GraphError, Op, Shape, StateSpec, TokenScope, Unary, Value};

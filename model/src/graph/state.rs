@@ -19,11 +19,11 @@ pub const TOKEN_HISTORY: &str = "token_history";
 pub struct StateSpec {
     /// The name, unique in the model.
     pub name: String,
-    /// The unit for which it has an array: a token, a slot, or a position of a slot.
+    /// The unit for which the state has an array: a token, a slot, or a position of a slot.
     pub extent: Extent,
     /// The shape of each unit on one rank; all ranks have the same.
     pub shape: Vec<usize>,
-    /// The type of its numbers.
+    /// The type of the state's numbers.
     pub numbers: Numbers,
     /// The most tokens that an operation reads back, if that is bounded.
     pub window: Option<usize>,

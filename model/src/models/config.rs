@@ -224,7 +224,7 @@ impl Config {
         format!("{}{key}", self.prefix)
     }
 
-    /// Refuses every key of `fixed` that has a value other than null and the JSON text next to it.
+    /// Refuses every key of `fixed` whose value is neither null nor the JSON text next to the key.
     pub(super) fn require_fixed(&self, fixed: &[(&str, &str)]) -> Result<(), ModelError> {
         for (key, supported) in fixed {
             let Some(value) = self.value(key) else { continue };

@@ -1,7 +1,7 @@
-//! `quantization_config` of config.json: how the matrices of a checkpoint are stored.
+//! `quantization_config` of config.json, which says how the matrices of a checkpoint are stored.
 //!
 //! Door: [`read`]. Keys that concern only activations, such as `activation_scheme`, are ignored: a model computes with
-//! floats in any case. Which layers are not quantized is seen from their tensors.
+//! floats in any case. The tensors of a layer show whether it is quantized.
 //!
 //! | `quant_method` | made by |
 //! |---|---|

@@ -61,8 +61,8 @@ pub(super) fn read_kind(config: &Config, head_dim: usize, kind: &str) -> Result<
     Parameters { config, own }.spec(head_dim, Pairing::Halves).map(Some)
 }
 
-/// Returns the longest sequence that `config` allows: `max_position_embeddings`, or the original context times the
-/// factor of its scaling.
+/// Returns the longest sequence that `config` allows, in tokens: `max_position_embeddings`, or for `dynamic` and `yarn`
+/// the original context times the factor, if that is longer.
 ///
 /// # Errors
 /// When the keys are malformed.

@@ -11,7 +11,7 @@ use crate::graph::{Graph, GraphError, Value};
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[], is_off: |row| !row.is_masked, least: Everything, apply };
 
-/// Sets the scores of the other tokens to minus infinity.
+/// Sets the scores of the tokens that are not allowed to minus infinity.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let vocab_size = graph.node(scores).shape.fixed_len();
     let is_allowed = graph.is_allowed(vocab_size); // [rows, vocab]

@@ -18,7 +18,7 @@ const TOP_N_TOKENS: Column = Column::limit("top_n_tokens", |row| row.params.top_
 /// The columns that draws and reports read.
 pub(super) const COLUMNS: [Column; 4] = [SEED_LOW, SEED_HIGH, NUM_GENERATED, TOP_N_TOKENS];
 
-/// How a row chooses its token.
+/// The way in which a row chooses its token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Choice {
     /// The token with the highest score.

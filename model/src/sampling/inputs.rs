@@ -1,7 +1,7 @@
 //! The sampling parameters of a step's rows as columns, in the layout that devices read.
 //!
-//! Door: [`SamplingInputs`]. Columns that only draws read have neutral values for greedy rows, so a graph with all
-//! processors gives them the right token.
+//! Door: [`SamplingInputs`]. Columns that only draws read have neutral values for greedy rows. So a graph with all
+//! processors chooses the same token for a greedy row as the row's own graph.
 
 use proto::SamplingParams;
 

@@ -11,7 +11,7 @@ use crate::graph::{Graph, GraphError, Value};
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[], is_off: |row| row.params.min_new_tokens == 0, least: Penalising, apply };
 
-/// Sets the scores of the tokens that the row holds back in this step to minus infinity.
+/// Sets the scores of the end-of-sequence tokens that the row may not choose yet to minus infinity.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let vocab_size = graph.node(scores).shape.fixed_len();
     let is_held_back = graph.held_back(vocab_size); // [rows, vocab]

@@ -28,7 +28,7 @@ struct Variant {
     reports_top_tokens: bool,
 }
 
-/// A sampler for a batch whose rows sample differently. Each can do what those before it can do.
+/// A sampler for a batch whose rows sample differently. Each sampler can also do everything that the previous ones can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BatchSampler {
     /// Greedy rows without penalties.

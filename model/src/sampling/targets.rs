@@ -12,7 +12,7 @@ use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 pub enum TargetReport {
     /// The log-probability of each target.
     Logprobs,
-    /// The best tokens at its position as well.
+    /// The log-probability of each target, and the best tokens at its position.
     TopTokens,
 }
 

@@ -1,9 +1,9 @@
-//! Watermark (Kirchenbauer et al., 2023): after each token a part of the vocabulary is green, and green tokens are
-//! likelier. A reader who knows which tokens are green counts them in a text and finds more than by chance.
+//! Watermark (Kirchenbauer et al., 2023): after each token, a part of the vocabulary is green, and green tokens are
+//! likelier. A reader who knows which tokens are green finds more of them in a generated text than by chance.
 //!
-//! Door: [`PROCESSOR`]. As in TGI the token before seeds the choice of green tokens, and the watermark runs before all
-//! other processors. TGI permutes the vocabulary with torch's generator; here a hash decides which tokens are green,
-//! the same on every device ([`Op::ContextUniform`](crate::graph::Op)).
+//! Door: [`PROCESSOR`]. As in TGI, the previous token seeds the choice of green tokens, and the watermark runs before
+//! all other processors. TGI permutes the vocabulary with torch's generator; here a hash decides which tokens are
+//! green, the same on every device ([`Op::ContextUniform`](crate::graph::Op)).
 
 use super::BatchSampler::Everything;
 use super::{Column, Processor};

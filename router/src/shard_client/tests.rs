@@ -57,8 +57,8 @@ async fn all_ranks_get_the_same_commands_and_rank_0_answers() {
     let shards =
         [FakeShard { num_slots: 8, ..FakeShard::default() }, FakeShard { num_slots: 5, ..FakeShard::default() }];
     let stats = shards.each_ref().map(|shard| Arc::clone(&shard.stats));
-    for (shard, shard) in shards.into_iter().enumerate() {
-        shard.listen(&path, shard as u32, 2);
+    for (number, shard) in shards.into_iter().enumerate() {
+        shard.listen(&path, number as u32, 2);
     }
     let mut group = connect(&directory, 2).await.unwrap();
     assert_eq!(group.info().await.unwrap().block_size, 16);
@@ -102,10 +102,10 @@ async fn a_shard_that_listens_on_tcp_gives_the_same_tokens() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shard_of_another_version_or_rank_is_refused() {
-    let listen = |shard: FakeShard, shard, num_shards| {
+    let listen = |shard: FakeShard, number, num_shards| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("shard");
-        shard.listen(&path, shard, num_shards);
+        shard.listen(&path, number, num_shards);
         directory
     };
     let directory = listen(FakeShard { protocol_version: 9, ..FakeShard::default() }, 0, 1);

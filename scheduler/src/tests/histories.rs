@@ -1,9 +1,9 @@
-//! Random histories: submit, cancel, step, answer, let time pass, fail, in any order.
+//! Random histories: submit, cancel, set a mask, step, reply, wait, poison and fail in any order.
 //!
-//! They prove that no slot or block leaks or has two owners, that no budget is passed, that every sequence has exactly
-//! one end, that its tokens are those that it makes alone, and that nobody starves: once nobody submits any more, the
-//! sequence that was admitted first gets a row, or at least half of the prefill budget, in every step and is never
-//! preempted. So all sequences end within as many steps as they have tokens to read and to make.
+//! They check that no slot or block leaks or has two owners, that no budget is exceeded, that every sequence ends
+//! exactly once, that it makes the same tokens as alone, and that no sequence starves. Once no sequence is submitted
+//! any more, the sequence that was admitted first is never preempted. In every step it gets a row, or at least half of
+//! the prefill budget. So all sequences end within as many steps as they have tokens to read and to make.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::shard_model::{MASKED, ShardModel, completion, mask_after};
 use super::{EOS, limits, scope};
 use crate::*;
 
-/// Histories of a run: as many as the variable `HILO_HISTORIES` says.
+/// Returns the number of histories of a run, from the variable `HILO_HISTORIES`.
 fn num_histories() -> u32 {
     std::env::var("HILO_HISTORIES").ok().and_then(|number| number.parse().ok()).unwrap_or(1000)
 }
@@ -39,12 +39,12 @@ enum Action {
     Wait {
         seconds: u64,
     },
-    /// Numbers of a row are not finite from here on.
+    /// Makes the last keys and values of a row non-finite.
     Poison(usize),
     FailAll,
 }
 
-/// The first tokens of a story that many prompts begin with, then tokens of its own.
+/// The shape of a prompt: the first tokens of one of two stories, then tokens of its own.
 #[derive(Debug, Clone, Copy)]
 struct PromptShape {
     story: u32,
@@ -100,7 +100,7 @@ enum Entry {
 }
 
 impl Log {
-    /// Another scheduler decides the same.
+    /// Checks that another scheduler makes the same decisions.
     fn replay(self, limits: Limits) {
         let mut scheduler = Scheduler::new(limits);
         for entry in self.entries {
@@ -119,7 +119,7 @@ impl Log {
     }
 }
 
-/// The events that a reader of a sequence has seen and should see.
+/// The reader of a sequence: the events that it has seen and those that it should see.
 #[derive(Debug)]
 struct Reader {
     spec: SequenceSpec,
@@ -127,11 +127,11 @@ struct Reader {
     num_seen: usize,
     num_prompt_logprobs: usize,
     was_admitted: bool,
-    /// Tokens before the one whose mask was set last.
+    /// The number of tokens before the token whose mask was set last.
     masked_at: Option<usize>,
 }
 
-/// A scheduler, a shard behind a window of commands, and the readers.
+/// A scheduler, a shard with at most `window` steps under way, and the readers.
 struct Simulation {
     limits: Limits,
     scheduler: Scheduler,
@@ -140,7 +140,7 @@ struct Simulation {
     now: Instant,
     in_flight: VecDeque<StepReply>,
     readers: BTreeMap<SequenceId, Reader>,
-    /// `None` where nobody will replay it.
+    /// `None` if the history is not replayed.
     log: Option<Log>,
     num_preempted: u32,
     num_cached: u32,
@@ -234,7 +234,8 @@ impl Simulation {
         }
     }
 
-    /// A mask is taken once for each token, and only where one is wanted.
+    /// Sets the mask of the next token. The scheduler must accept one mask per token, and only for sequences with
+    /// masks.
     fn set_mask(&mut self, id: SequenceId) {
         let Some(reader) = self.readers.get_mut(&id) else { return };
         let num_known = reader.spec.prompt.token_ids.len() + reader.num_seen;
@@ -265,7 +266,7 @@ impl Simulation {
         events.into_iter().for_each(|event| self.see(event));
     }
 
-    /// A step fits in a frame, whatever one sequence needs beside.
+    /// Checks that a step fits in a frame. A step that opens one sequence may be larger than the limit.
     fn check_bytes(&self, step: &Step) {
         let kind = Some(command::Kind::Step(proto::Step { rows: step.rows.clone() }));
         let mut bytes = Vec::new();
@@ -307,7 +308,7 @@ impl Simulation {
                 let asked = reader.spec.wants.logprobs.is_some_and(|top_n| top_n > 0);
                 assert_eq!(top_tokens.len(), if asked { logprobs.len() } else { 0 });
                 for (index, logprob) in logprobs.iter().enumerate() {
-                    // The first token has none.
+                    // The first token has no log-probability.
                     reader.num_prompt_logprobs += 1;
                     assert_eq!(*logprob, -(reader.num_prompt_logprobs as f32), "logprob of another position");
                     let tops = top_tokens.get(index).map(|top_tokens| top_tokens.token_ids[0] as usize);
@@ -340,9 +341,9 @@ impl Simulation {
         }
     }
 
-    /// Every living sequence comes to its end, and nothing is left behind.
+    /// Checks that every sequence ends, and that no slot or block is left over.
     fn drain(&mut self) {
-        // A masked sequence waits for its token before the next.
+        // A masked sequence waits for each token before it makes the next one.
         let steps_per_token = |reader: &Reader| if reader.spec.is_masked { self.window } else { 1 };
         let work = |reader: &Reader| {
             reader.spec.prompt.token_ids.len()
@@ -405,10 +406,10 @@ proptest! {
     }
 }
 
-/// Without this, the histories could be of a kind in which nothing happens.
+/// Checks that histories of this kind share blocks, preempt sequences and have failures.
 #[test]
 fn histories_share_preempt_and_fail() {
-    // With a window sequences wait for blocks more often than they give them up.
+    // With a window, sequences wait for blocks more often than they give them up.
     for (window, num_blocks, least_preempted) in [(None, 16, 6), (Some(9), 9, 1)] {
         check_busy_history(Limits { window, ..limits(5, 20, num_blocks) }, least_preempted);
     }

@@ -1,4 +1,4 @@
-//! Scripted scenes; the rooms beside have random histories, and what concerns shared blocks and full queues.
+//! Scripted tests. The files beside this one contain random histories, and tests of shared blocks, tenants and windows.
 
 mod histories;
 mod shard_model;
@@ -34,18 +34,18 @@ fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -
     }
 }
 
-/// A prompt of these tokens that shares them with everybody.
+/// Returns a prompt of these tokens that shares its blocks with all requests.
 fn prompt_of(token_ids: impl IntoIterator<Item = u32>) -> Prompt {
     Prompt { token_ids: token_ids.into_iter().collect(), scope: PrefixScope::SHARED }
 }
 
-/// The scope of everybody for 0, else one of its own.
+/// Returns the scope of all requests for 0, otherwise the scope of one tenant.
 fn scope(number: u32) -> PrefixScope {
     let tenant = (number > 0).then(|| Tenant::new(number));
     PrefixScope::new(ScopeParts { tenant, salt: None }, &BuildHasherDefault::<DefaultHasher>::default())
 }
 
-/// A prompt that shares no block with one of another length.
+/// Returns a sequence whose prompt shares no block with prompts of other lengths.
 fn spec(prompt_len: u32, max_new_tokens: u32) -> SequenceSpec {
     SequenceSpec {
         prompt: prompt_of((0..prompt_len).map(|i| 100 * prompt_len + i)),
@@ -59,7 +59,7 @@ fn spec(prompt_len: u32, max_new_tokens: u32) -> SequenceSpec {
     }
 }
 
-/// A scheduler and its shard, one step at a time.
+/// A scheduler and its shard, which run one step at a time.
 struct Rig {
     scheduler: Scheduler,
     shard: ShardModel,
@@ -74,7 +74,7 @@ impl Rig {
         self.scheduler.submit(spec, Instant::now()).unwrap()
     }
 
-    /// One step, and what it made.
+    /// Runs one step. Returns it with its events.
     fn next(&mut self) -> (Step, Vec<Event>) {
         let step = self.scheduler.schedule(Instant::now()).unwrap();
         let reply = self.shard.run(&step);
@@ -90,7 +90,7 @@ impl Rig {
     }
 }
 
-/// The rows that read parts of prompts.
+/// Returns the rows that read parts of prompts.
 fn chunks(step: &Step) -> Vec<&Row> {
     step.rows.iter().filter(|row| !row.reads_sampled()).collect()
 }
@@ -99,7 +99,7 @@ fn chunk_lens(step: &Step) -> Vec<usize> {
     chunks(step).iter().map(|row| row.token_ids.len()).collect()
 }
 
-/// The opening of the row that opens a sequence.
+/// Returns the opening of a row.
 fn opening(row: &Row) -> &proto::Opening {
     row.opening.as_ref().expect("the row opens a sequence")
 }
@@ -128,7 +128,7 @@ fn a_sequence_is_read_then_decoded_then_released() {
     let id = rig.submit(spec(7, 3));
     let (step, events) = rig.next();
     assert_eq!((chunk_lens(&step), step.num_decoding(), num_tokens(&events)), (vec![7], 0, 1));
-    // Blocks come as they are needed: 7 tokens and the first one made fill two.
+    // Blocks are allocated when they are needed: 7 tokens and the first token made fill two.
     assert_eq!((rig.usage().num_used_blocks, rig.usage().num_running), (2, 1));
     let (step, _) = rig.next();
     assert_eq!((step.num_decoding(), step.rows[0].position, step.rows[0].new_blocks.len()), (1, 7, 0));
@@ -173,10 +173,10 @@ fn a_long_prompt_leaves_half_of_the_budget_to_short_ones() {
     assert_eq!(chunk_lens(&rig.next().0), [8]);
     let short = [rig.submit(spec(3, 1)), rig.submit(spec(2, 1))];
     let (step, events) = rig.next();
-    // Half for the first, the others in order of arrival; the last one gets what is left of its half.
+    // The first prompt gets half of the budget, and the others share the second half in order of arrival.
     assert_eq!(chunk_lens(&step), [4, 3, 1]);
     assert_eq!(events.iter().find(|event| matches!(event.kind, SequenceEvent::Token { .. })).unwrap().id, short[0]);
-    // Nobody else wants the rest of the other half.
+    // The first prompt also gets what the others leave of the second half.
     assert_eq!(chunk_lens(&rig.next().0), [7, 1]);
 }
 
@@ -330,7 +330,7 @@ fn a_reply_with_other_logprobs_than_were_asked_for_changes_nothing() {
     assert_eq!(rig.scheduler.apply(reply).unwrap().len(), 1);
 }
 
-/// A reply with one token for each of these slots.
+/// Returns a reply with one token for each of these slots.
 fn reply(tokens: impl IntoIterator<Item = (u32, u32)>) -> StepReply {
     let token = |token_id| Some(SampledToken { token_id, ..SampledToken::default() });
     let row = |(slot, token_id)| RowReply { slot, token: token(token_id), ..RowReply::default() };

@@ -1,6 +1,6 @@
-//! A shard as a model: it checks every command as a real one does, and holds in each place of the KV cache a number
-//! that depends on all tokens up to there. Whatever reads a wrong block, or one that another row has overwritten, makes
-//! other tokens.
+//! A model of a shard for tests. It checks every command as a real shard does. Each position of its KV cache stores a
+//! number that depends on all tokens up to there. A row that reads a wrong block, or a block that another row has
+//! overwritten, therefore makes other tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,20 @@ use proto::{GivenTokens, Logprobs, RowFailure, RowReply, SampledToken, StepReply
 use super::{BLOCK, EOS, TOKEN};
 use crate::{Limits, Step};
 
-/// A shard's data of one open row.
+/// The state of one open row.
 #[derive(Debug)]
 pub(super) struct Row {
     position: u32,
     blocks: Vec<u32>,
-    /// The first of `blocks` that the current step may read; those before may be anybody's.
+    /// The index of the first of `blocks` that the current step may read. Earlier blocks may belong to other rows.
     first_live: usize,
-    /// The number of each token, as its own tokens make it.
+    /// The expected number of each token, computed from the row's own tokens.
     entries: Vec<u64>,
     num_generated: u32,
     /// `None` while the prompt is read.
     prompt_len: Option<u32>,
     last_token: u32,
-    /// No token of it may be made without a mask.
+    /// True if every token of the row needs a mask.
     is_masked: bool,
 }
 
@@ -35,22 +35,23 @@ pub(super) struct ShardModel {
     cache: Vec<u64>,
     /// Prompt tokens read so far.
     pub(super) num_read: u64,
-    /// Blocks with poison in them of which the scheduler has heard.
+    /// The poisoned blocks of rows whose failure the scheduler knows.
     known_bad: BTreeSet<u32>,
 }
 
-/// Stands for keys and values that are not finite: so are all that depend on them, and no token can be made of them.
+/// A number for keys and values that are not finite. All numbers that depend on it are poison too, and no token can be
+/// made from it.
 const POISON: u64 = u64::MAX;
 
-/// The seed of sequences that are masked.
+/// The seed that marks sequences with masks.
 pub(super) const MASKED: u64 = 77;
 
-/// The mask of the token behind `num_tokens` others.
+/// Returns the mask of the token after `num_tokens` others.
 pub(super) fn mask_after(num_tokens: u32) -> Vec<u8> {
     num_tokens.to_le_bytes().to_vec()
 }
 
-/// The number that stands for the keys and values of `token` behind those of `before`.
+/// Returns the number that stands for the keys and values of `token`; `before` is the number of the previous token.
 fn entry(before: u64, token: u32) -> u64 {
     if before == POISON {
         return POISON;
@@ -58,13 +59,14 @@ fn entry(before: u64, token: u32) -> u64 {
     (before ^ u64::from(token).wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(23)
 }
 
-/// The token that a row makes whose last entry is `last`, as its `num_generated`th from 0. One in sixteen ends it.
+/// Returns the token that a row makes. `last` is the number of its last token, and `num_generated` counts the tokens
+/// made before. One token in sixteen is the end of the sequence.
 fn next_token(last: u64, num_generated: u32) -> u32 {
     let hash = entry(last, num_generated) >> 20;
     if hash.is_multiple_of(16) { EOS } else { TOKEN + (hash % 5) as u32 }
 }
 
-/// The tokens that a sequence makes if nothing else happens.
+/// Returns the tokens that a sequence makes if it runs to its end.
 pub(super) fn completion(prompt: &[u32], max_new_tokens: u32, ignores_eos: bool) -> Vec<u32> {
     let mut last = prompt.iter().fold(0, |before, token| entry(before, *token));
     let mut tokens = Vec::new();
@@ -79,7 +81,7 @@ pub(super) fn completion(prompt: &[u32], max_new_tokens: u32, ignores_eos: bool)
     tokens
 }
 
-/// The numbers of these tokens.
+/// Returns the numbers of these tokens.
 fn entries_of(tokens: &[u32]) -> Vec<u64> {
     let next = |last: &mut u64, token: &u32| {
         *last = entry(*last, *token);
@@ -88,12 +90,12 @@ fn entries_of(tokens: &[u32]) -> Vec<u64> {
     tokens.iter().scan(0, next).collect()
 }
 
-/// The first position that the token at `position` reads.
+/// Returns the first position that the token at `position` reads.
 fn first_read(window: Option<u32>, position: u32) -> u32 {
     window.map_or(0, |window| (position + 1).saturating_sub(window))
 }
 
-/// Blocks that no token from `position` on reads.
+/// Returns the number of blocks that no token from `position` on reads.
 fn num_dead_blocks(window: Option<u32>, position: u32) -> usize {
     (first_read(window, position) / BLOCK) as usize
 }
@@ -103,7 +105,7 @@ impl Row {
         &self.blocks[self.first_live.min(self.blocks.len())..]
     }
 
-    /// The mask of a token says how many tokens are before it.
+    /// Checks that the mask is that of the next token: it contains the number of tokens before it.
     fn check_mask(&self, mask: Option<&Vec<u8>>) {
         assert_eq!(mask, self.is_masked.then(|| mask_after(self.position)).as_ref(), "the mask of another token");
     }
@@ -115,7 +117,7 @@ impl ShardModel {
         Self { limits: limits.clone(), rows: BTreeMap::new(), cache, num_read: 0, known_bad: BTreeSet::new() }
     }
 
-    /// Carries out a step.
+    /// Carries out a step, and returns the reply.
     pub(super) fn run(&mut self, step: &Step) -> StepReply {
         for slot in &step.releases {
             assert!(self.rows.remove(&slot.0).is_some(), "release of slot {} that is not open", slot.0);
@@ -123,7 +125,7 @@ impl ShardModel {
         let window = self.limits.window;
         self.rows.values_mut().for_each(|row| row.first_live = num_dead_blocks(window, row.position));
         let mut slots = BTreeSet::new();
-        // All rows read before any row of the step has written: nothing may rely on the order inside of a step.
+        // All rows are opened before any row of the step writes: nothing may rely on the order of rows in a step.
         for row in &step.rows {
             assert!(slots.insert(row.slot), "slot {} twice in a step", row.slot);
             self.open(row);
@@ -170,7 +172,7 @@ impl ShardModel {
         self.check_cached(&row.new_blocks, &opening.cached_token_ids);
     }
 
-    /// `None` where the row wants nothing.
+    /// Returns the reply to a row. `None` if the row wants nothing.
     fn answer(&mut self, row: &proto::Row) -> Option<RowReply> {
         let slot = row.slot;
         let logprobs = row.logprobs.as_ref().map(|wanted| Box::new(self.given_tokens(row, wanted)));
@@ -182,7 +184,7 @@ impl ShardModel {
         Some(RowReply { slot, failure, token, logprobs })
     }
 
-    /// Each position as its log-probability, and as the best token.
+    /// Returns the log-probabilities and best tokens that the row wants. Both are made from the position.
     fn given_tokens(&self, row: &proto::Row, wanted: &Logprobs) -> GivenTokens {
         let positions = row.position + 1..self.rows[&row.slot].position + u32::from(wanted.next_token_id.is_some());
         let top_tokens = |position| TopTokens { token_ids: vec![position], logprobs: vec![0.0] };
@@ -192,7 +194,7 @@ impl ShardModel {
         }
     }
 
-    /// Spoils the last entry of an open row.
+    /// Poisons the last number of an open row, unless no token will read its block again.
     pub(super) fn poison(&mut self, index: usize) {
         let row = self.rows.values().nth(index % self.rows.len().max(1)).filter(|row| row.position > 0);
         let Some(row) = row else { return };
@@ -203,7 +205,8 @@ impl ShardModel {
         }
     }
 
-    /// The scheduler hears that a row has failed: from here on nobody may be given its blocks to read.
+    /// Notes that the scheduler knows of the failure of a row. From here on, no row may be opened with its poisoned
+    /// blocks.
     pub(super) fn note_failure(&mut self, slot: u32) {
         let has_poison = |block: &u32| self.cache[(block * BLOCK) as usize..][..BLOCK as usize].contains(&POISON);
         self.known_bad.extend(self.rows[&slot].live_blocks().iter().filter(|block| has_poison(block)));
@@ -238,13 +241,14 @@ impl ShardModel {
         self.rows.get_mut(&slot).unwrap().entries = entries;
     }
 
-    /// A block that is written belongs to one row.
+    /// Checks that a block that is written belongs to one row only.
     fn check_nobody_reads(&self, slot: u32, block: u32) {
         let reader = self.rows.iter().find(|(other, row)| **other != slot && row.live_blocks().contains(&block));
         assert!(reader.is_none(), "slot {slot} writes block {block} of slot {}", reader.unwrap().0);
     }
 
-    /// Blocks of a prefix hold what its tokens make, unless they are spoiled and nobody knows.
+    /// Checks that the blocks of a prefix have the numbers of its tokens. Poisoned blocks pass unless the scheduler
+    /// knows of them.
     fn check_cached(&self, blocks: &[u32], tokens: &[u32]) {
         let first_read = first_read(self.limits.window, tokens.len() as u32) as usize;
         for (position, expected) in entries_of(tokens).into_iter().enumerate().skip(first_read) {

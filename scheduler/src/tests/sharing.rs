@@ -1,11 +1,12 @@
-//! Blocks that several sequences have, blocks that nobody has any more, and sequences that must give theirs up.
+//! Tests of blocks that several sequences share, blocks that no sequence uses any more, and sequences that must give up
+//! their blocks.
 
 use proto::RowFailure;
 
 use super::{BLOCK, Rig, SequenceSpec, chunk_lens, chunks, limits, num_tokens, opening, prompt_of, spec};
 use crate::*;
 
-/// `len` tokens that begin like all others, then some of one's own.
+/// Returns a sequence whose prompt has `len` tokens that all these prompts share, then tokens of its own.
 fn prompt(len: u32, own: &[u32]) -> SequenceSpec {
     SequenceSpec { prompt: prompt_of((0..len).chain(own.iter().copied())), ..spec(1, 3) }
 }
@@ -32,7 +33,7 @@ fn a_prompt_seen_before_is_not_read_again() {
     };
 }
 
-/// The last token must be read for the next one to be made of it.
+/// The last token must be read, because the next one is made from it.
 #[test]
 fn of_a_prompt_that_is_all_cached_the_last_block_is_read() {
     let mut rig = Rig::new(limits(4, 100, 50));
@@ -67,7 +68,7 @@ fn the_next_turn_of_a_conversation_reads_only_what_is_new() {
     }
 }
 
-/// As `best_of` submits them.
+/// `best_of` submits such sequences.
 #[test]
 fn twins_wait_for_the_end_of_the_step_and_share() {
     let mut rig = Rig::new(limits(4, 100, 50));
@@ -76,7 +77,7 @@ fn twins_wait_for_the_end_of_the_step_and_share() {
     assert_eq!((chunk_lens(&step), rig.usage().num_waiting), (vec![21], 2));
     let (step, events) = rig.next();
     assert_eq!((chunk_lens(&step), step.num_decoding(), num_tokens(&events)), (vec![1, 1], 1, 3));
-    // Five blocks in common, and one each.
+    // The three sequences share five blocks, and each has one of its own.
     assert_eq!(rig.usage().num_used_blocks, 8);
     drain(&mut rig);
 }
@@ -132,8 +133,8 @@ fn the_least_recently_used_prompt_is_forgotten_first() {
     };
     assert_eq!([run(100), run(200), run(300)], [12, 12, 12]);
     assert_eq!(run(100), 4, "used again, and now the last to go");
-    // Three blocks for this one: one is free, two of the second story go. Its third goes for the last block of the
-    // first.
+    // This prompt needs three blocks: one is free, and two are taken from the second prompt. The next run of the first
+    // prompt takes the third block of the second.
     assert_eq!(run(400), 12);
     assert_eq!((run(100), run(300), run(400), run(200)), (4, 4, 4, 12));
 }
@@ -141,7 +142,7 @@ fn the_least_recently_used_prompt_is_forgotten_first() {
 #[test]
 fn the_sequence_admitted_last_gives_way_and_comes_back() {
     let mut rig = Rig::new(limits(4, 100, 8));
-    // 7 and 6 tokens in two blocks each; in the end seven blocks each.
+    // The prompts of 7 and 6 tokens have two blocks each. In the end each sequence needs seven.
     let [first, second] = [rig.submit(spec(7, 20)), rig.submit(spec(6, 20))];
     let (mut num_preempted, mut finished, mut num_seen) = (0, Vec::new(), [0, 0]);
     while finished.len() < 2 {
@@ -188,14 +189,14 @@ fn tokens_under_way_of_a_sequence_that_gave_way_are_dropped_and_made_again() {
     assert_eq!(tokens, [alone(spec(7, 6)), alone(spec(6, 6))]);
 }
 
-/// Ends the sequence in slot 0 in the reply to the next step, for this reason.
+/// Runs the next step, in which the sequence in slot 0 fails for this reason.
 fn fail_first(rig: &mut Rig, failure: RowFailure) -> Vec<Event> {
     let step = rig.scheduler.schedule(Instant::now()).unwrap();
     let reply = failed(rig.shard.run(&step), failure);
     rig.scheduler.apply(reply).unwrap()
 }
 
-/// The reply in which the row in slot 0 has failed.
+/// Returns the reply after the row in slot 0 has failed.
 fn failed(mut reply: StepReply, failure: RowFailure) -> StepReply {
     let row = reply.rows.iter_mut().find(|row| row.slot == 0).unwrap();
     *row = RowReply { slot: 0, failure: Some(failure.into()), ..RowReply::default() };
@@ -210,7 +211,7 @@ fn blocks_that_are_not_finite_are_read_anew() {
         let mut rig = Rig::new(limits(4, 100, 50));
         rig.submit(prompt(20, &[500]));
         drain(&mut rig);
-        // It shares five blocks of the one before, which may be the cause.
+        // The sequence shares five blocks of the previous one, which may be the cause of the failure.
         let id = rig.submit(prompt(20, &[600, 601, 602, 603]));
         let events = fail_first(&mut rig, kind);
         assert!(matches!(&events[..], [Event { id: of, kind: SequenceEvent::Failed(_) }] if *of == id), "{events:?}");
@@ -246,7 +247,7 @@ fn who_shares_with_a_row_that_fails_goes_on() {
     assert!(rig.shard.rows.is_empty());
 }
 
-/// It has everything but its last token from a row that fails before its mask comes.
+/// All but the last token of the masked sequence are in blocks of a row that fails before the mask arrives.
 #[test]
 fn blocks_of_a_row_that_fails_are_not_opened_by_one_that_waited_for_its_mask() {
     let mut rig = Rig::new(limits(4, 100, 50));
@@ -264,7 +265,7 @@ fn blocks_of_a_row_that_fails_are_not_opened_by_one_that_waited_for_its_mask() {
     assert_eq!((opening(row).cached_token_ids.len(), row.token_ids.len()), (0, 21));
 }
 
-/// With two steps under way the second one's reply comes when the sequence is gone, and its slot has another.
+/// With two steps under way, the reply to the second one arrives when the sequence has ended and its slot has another.
 #[test]
 fn what_is_under_way_for_a_row_that_fails_is_dropped() {
     let mut rig = Rig::new(limits(1, 100, 50));

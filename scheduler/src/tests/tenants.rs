@@ -1,4 +1,4 @@
-//! Several tenants: they take turns in the queue, and share blocks only within a scope.
+//! Tests with several tenants, which take turns in the queue and share blocks only within a scope.
 
 use super::{Rig, SequenceSpec, limits, scope, spec};
 use crate::*;
@@ -7,7 +7,7 @@ fn of(tenant: u32) -> SequenceSpec {
     SequenceSpec { tenant: Tenant::new(tenant), ..spec(2, 1) }
 }
 
-/// Ids of those who were admitted, in order.
+/// Runs to the end. Returns the ids of the sequences in order of admission.
 fn admitted(rig: &mut Rig) -> Vec<SequenceId> {
     let mut ids = Vec::new();
     while rig.usage().num_waiting + rig.usage().num_running > 0 {
@@ -68,7 +68,8 @@ fn another_scope_finds_nothing() {
     assert_eq!([0, 0, 1, 1, 0].map(&mut num_cached), [0, 8, 0, 8, 8]);
 }
 
-/// Runs to the end. Returns the steps after which each sequence had its first token, and how often one was displaced.
+/// Runs to the end. Returns the number of the step in which each sequence had its first token, and the number of
+/// displaced sequences.
 fn run(rig: &mut Rig) -> (Vec<(SequenceId, usize)>, u32) {
     let (mut first_tokens, mut num_displaced): (Vec<(SequenceId, usize)>, u32) = (Vec::new(), 0);
     for number in 1.. {
@@ -100,7 +101,7 @@ fn who_comes_to_full_slots_waits_for_a_step_and_not_for_answers() {
     let step_of = |id: SequenceId| first_tokens.iter().find(|(other, _)| *other == id).unwrap().1;
     assert!(step_of(ordinary[0]) <= 2 && step_of(ordinary[1]) <= 4, "{first_tokens:?}");
     assert!(step_of(ordinary[2]) > 30, "two of four slots are its part: {first_tokens:?}");
-    // Two slots were given up for the ordinary one, and none while both had their parts.
+    // Two slots were given up for the second tenant. None was given up while both tenants had their shares.
     assert_eq!((num_displaced, first_tokens.len()), (2, greedy.len() + ordinary.len()));
 }
 

@@ -1,4 +1,5 @@
-//! Models whose layers all have a window: blocks before it are given back, and used by others.
+//! Tests of models whose layers all have a window: blocks before the window are given back, and other sequences use
+//! them.
 
 use proto::SamplingParams;
 
@@ -13,7 +14,8 @@ fn rig(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -> R
     Rig::new(Limits { window: Some(WINDOW), ..limits })
 }
 
-/// Runs all that was submitted; returns preemptions, tokens made, and most blocks in use.
+/// Runs all sequences to the end. Returns the number of preemptions, the number of tokens made, and the most blocks in
+/// use.
 fn drain(rig: &mut Rig) -> (u32, usize, u32) {
     let (mut num_preempted, mut num_tokens, mut most_used) = (0, 0, 0);
     while rig.usage().num_waiting + rig.usage().num_running > 0 {
@@ -28,7 +30,7 @@ fn drain(rig: &mut Rig) -> (u32, usize, u32) {
 
 #[test]
 fn a_sequence_longer_than_the_cache_runs() {
-    // Twelve tokens behind a prompt of eighty are 23 blocks, of which there are five.
+    // Twelve tokens after a prompt of eighty take 23 blocks. The cache has five.
     let mut rig = rig(2, 100, 5);
     rig.submit(spec(80, 12));
     assert_eq!(drain(&mut rig), (0, 12, 5));
@@ -48,7 +50,8 @@ fn a_cache_smaller_than_a_window_holds_short_sequences_only() {
 
 #[test]
 fn sequences_that_would_be_preempted_run_side_by_side() {
-    // 40 tokens each in the end, ten blocks: with a window four at a time.
+    // Each sequence has about 40 tokens in the end, which are ten blocks. With a window it has only a few blocks at a
+    // time.
     let run = |window| {
         let mut rig = Rig::new(Limits { window, ..limits(3, 8, 15) });
         (4..7).for_each(|prompt_len| _ = rig.submit(spec(prompt_len, 35)));
@@ -59,7 +62,8 @@ fn sequences_that_would_be_preempted_run_side_by_side() {
     assert_eq!((num_tokens, run(Some(WINDOW)).0, run(Some(WINDOW)).1), (105, 0, 105));
 }
 
-/// Only the end of what is shared is taken, and read again is nothing.
+/// The second sequence takes only those blocks of the shared prefix that are in its window, and reads only its own
+/// token.
 #[test]
 fn a_prefix_is_reused_without_the_blocks_before_its_window() {
     let mut rig = rig(4, 100, 50);
@@ -70,13 +74,13 @@ fn a_prefix_is_reused_without_the_blocks_before_its_window() {
     let (step, _) = rig.next();
     let row = chunks(&step)[0];
     assert_eq!((opening(row).cached_token_ids.len(), row.token_ids.len(), row.new_blocks.len()), (40, 1, 11));
-    // The token at 40 reads from 32 on, which is two blocks, and is in a third.
+    // The token at position 40 reads from position 32 on, which is two blocks, and is in a third block.
     assert_eq!(rig.usage().num_used_blocks, 3);
     drain(&mut rig);
 }
 
-/// The story's blocks are needed by another while its reader still runs; the reader ends right, and who comes next
-/// reads the part of the story that is gone.
+/// Another sequence takes the blocks of the prompt while its reader still runs. The reader's tokens stay right, and the
+/// next reader reads the part of the prompt that was evicted.
 #[test]
 fn blocks_of_a_prefix_that_is_gone_are_not_found() {
     let mut rig = rig(4, 100, 16);
@@ -96,7 +100,8 @@ fn blocks_of_a_prefix_that_is_gone_are_not_found() {
     assert_eq!(num_read, 32, "two blocks are left, those at the beginning");
 }
 
-/// Nobody would find what follows the part that is gone, so it is not kept: the other's blocks are not taken for it.
+/// Blocks after an evicted part could never be found, so they are not kept. Otherwise they would take the place of
+/// other prefixes.
 #[test]
 fn a_sequence_whose_beginning_is_gone_leaves_the_prefixes_of_others() {
     let mut rig = rig(2, 100, 10);
@@ -127,7 +132,7 @@ fn what_a_sequence_gives_back_lets_another_one_in() {
     drain(&mut rig);
 }
 
-/// The first of two readers passes the story while the second, which begins behind it, still reads its end.
+/// The first of two sequences moves past the shared prompt while the second still reads the end of it.
 #[test]
 fn what_one_sequence_gives_back_stays_with_the_other() {
     let mut rig = rig(2, 100, 50);
@@ -139,7 +144,7 @@ fn what_one_sequence_gives_back_stays_with_the_other() {
         SequenceSpec { sampling: SamplingParams { seed: MASKED, ..SamplingParams::greedy() }, ..story(600, 1) };
     let second = rig.submit(SequenceSpec { is_masked: true, ..masked });
     (0..20).for_each(|_| _ = rig.next());
-    // The second one has two of the story's five blocks, and one of its own. The first has three elsewhere.
+    // The second sequence has two of the prompt's five blocks, and one of its own. The first has three others.
     assert_eq!(rig.usage().num_used_blocks, 3 + 3);
     assert!(rig.scheduler.set_mask(second, mask_after(21)));
     drain(&mut rig);

@@ -29,7 +29,7 @@ impl Blocks<'_> {
         let known = floats.len();
         match decoded {
             Ok(CpuStorage::F32(decoded)) => floats.extend(decoded.iter().map(|value| value + self.added)),
-            // The caller that reads the weight reports that it is not finite.
+            // The caller that reads the weight finds the NaN and reports it.
             Ok(_) | Err(_) => floats.resize(known + num_elements, f32::NAN),
         }
     }

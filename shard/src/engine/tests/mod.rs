@@ -71,7 +71,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
             mock_step_us: None,
         },
         uds_path: endpoint::Endpoint::Unix(PathBuf::new()),
-        rank: 0,
+        shard: 0,
         num_shards: 1,
         devices_per_shard: 1,
         collective_path: None,

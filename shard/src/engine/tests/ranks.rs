@@ -355,7 +355,7 @@ fn fingerprint(rig: &mut Rig, tokens: &[i32]) -> u64 {
 #[test]
 fn ranks_that_do_the_same_have_one_fingerprint() {
     let path = fixture(FIXTURES[0]);
-    let mock = |rank| ShardArgs { rank, num_shards: 2, ..args("demo", Device::MOCK) };
+    let mock = |shard| ShardArgs { shard, num_shards: 2, ..args("demo", Device::MOCK) };
     let mocks = Rig::warm(Engines::load(&[mock(0), mock(1)]).unwrap());
     for mut rig in
         [mocks, on_cpu_ranks(path.to_str().unwrap(), 2)].into_iter().chain(on_xla_devices(path.to_str().unwrap(), 2))
@@ -369,7 +369,7 @@ fn ranks_that_do_the_same_have_one_fingerprint() {
 
 #[test]
 fn devices_are_told_and_assigned() {
-    let device = |rank| ShardArgs { rank, num_shards: 3, devices_per_shard: 2, ..args("demo", Device::MOCK) };
+    let device = |shard| ShardArgs { shard, num_shards: 3, devices_per_shard: 2, ..args("demo", Device::MOCK) };
     let ids = |engine: &Engine| engine.backend.devices().iter().map(|device| device.id).collect::<Vec<_>>();
     let engine = load(&device(1), &mut |_, _, _| ()).unwrap();
     assert_eq!(ids(&engine), [2, 3]);
@@ -398,7 +398,10 @@ fn impossible_numbers_of_ranks_are_errors() {
         message(ShardArgs { devices_per_shard: 2, ..cpu.clone() }),
         "`devices_per_shard` is 2, but a shard on --device cpu has one device; use --num-shard instead"
     );
-    assert_eq!(message(ShardArgs { shard: 2, num_shards: 2, ..cpu.clone() }), "--shard is 2, but must be below --num-shards 2");
+    assert_eq!(
+        message(ShardArgs { shard: 2, num_shards: 2, ..cpu.clone() }),
+        "--shard is 2, but must be below --num-shards 2"
+    );
     assert_eq!(
         message(ShardArgs { num_shards: 2, ..cpu }),
         "--collective-path is missing: 2 shards of one host need a file that they share"
