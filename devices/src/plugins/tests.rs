@@ -119,7 +119,7 @@ fn what_the_user_named_is_never_passed_over() {
         assert!(error.starts_with(&format!("{name} is ")) && error.contains(value), "{error}");
     };
     check(machine(&[]).find(Device::XLA_CPU, Some("no/such.so")), "--plugin-path", "no/such.so\"");
-    check(machine(&[]).find(Device::XLA_CPU, Some("c")), "--plugin-path", "holds xla_cpu_pjrt.so");
+    check(machine(&[]).find(Device::XLA_CPU, Some("c")), "--plugin-path", "contains xla_cpu_pjrt.so");
     check(machine(&[("TPU_LIBRARY_PATH", "gone")]).find(Device::TPU, None), "TPU_LIBRARY_PATH", "gone\"");
     check(machine(&[(PLUGIN_PATH_VARIABLE, "c")]).find(Device::CUDA, None), PLUGIN_PATH_VARIABLE, "/c\"");
     // The TPU's own variable does not affect other plugins.

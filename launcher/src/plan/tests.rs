@@ -58,10 +58,10 @@ fn each_rank_has_its_address() {
 }
 
 #[test]
-fn an_address_that_a_rank_cannot_have_is_named() {
+fn an_address_that_a_shard_cannot_have_is_named() {
     for (prefix, sentence) in [
         ("tcp://127.0.0.1", "is not an address; it must be a path"),
-        ("tcp://127.0.0.1:65535", "has no port for rank 1"),
+        ("tcp://127.0.0.1:65535", "has no port for shard 1"),
     ] {
         let errors = errors(&["--device", "mock", "--num-shard", "2", "--shard-uds-path", prefix]);
         let expected = format!("`shard_uds_path`: {prefix:?} {sentence}");
