@@ -98,6 +98,8 @@ pub trait Backend: Send {
 /// The position of a device among all devices that share a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevicePlace {
+    /// The rank of the device.
+    pub rank: usize,
     /// The number of the device, unique among the devices of all processes.
     pub id: i64,
     /// The index of the process that drives it.
@@ -120,6 +122,6 @@ pub struct StateLayout {
 impl DevicePlace {
     /// Returns the place of a rank that is a process on a host's processors.
     pub fn of_host(rank: usize) -> Self {
-        Self { id: rank as i64, process_index: rank as i64, coords: Vec::new() }
+        Self { rank, id: rank as i64, process_index: rank as i64, coords: Vec::new() }
     }
 }

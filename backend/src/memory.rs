@@ -26,6 +26,9 @@ const CGROUP_FILES: [(&str, &str); 2] = [
 /// The share of a device's memory for programs and their scratch memory, in percent.
 const PROGRAMS_PERCENT: u64 = 8;
 
+/// The step to which a device's memory is rounded down: about 1/64 of a TPU v5e's.
+const DEVICE_STEP_BYTES: u64 = 256 << 20;
+
 impl MemoryPlan {
     /// Returns the share of each of `num_ranks` ranks in the host's memory, which other processes use too.
     ///
@@ -37,8 +40,14 @@ impl MemoryPlan {
 
     /// Returns the memory of a device of `limit_bytes` that `weights_bytes` leave.
     pub fn of_device(limit_bytes: u64, weights_bytes: u64) -> Self {
-        let usable = limit_bytes / 100 * (100 - PROGRAMS_PERCENT);
+        let usable = Self::rounded(limit_bytes) / 100 * (100 - PROGRAMS_PERCENT);
         Self { available_bytes: usable.saturating_sub(weights_bytes), cache_percent: 100 }
+    }
+
+    /// Returns a device's memory rounded down. Programs depend on the size of the KV cache, and the runtimes of two
+    /// machines rarely report the same bytes.
+    pub fn rounded(limit_bytes: u64) -> u64 {
+        limit_bytes / DEVICE_STEP_BYTES * DEVICE_STEP_BYTES
     }
 }
 

@@ -54,6 +54,7 @@ const PLATFORM: PlatformSpec = PlatformSpec {
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
     chunk_bytes: CHUNK_BYTES,
+    kinds: &[],
     kv_cache: KvCacheForm::OfWeights,
     variables: &[QUIET],
 };

@@ -24,10 +24,23 @@ pub struct PlatformSpec {
     /// The most bytes of keys, or of values, that the attention loop gathers at a time, so that they stay in fast
     /// memory.
     pub chunk_bytes: usize,
+    /// The kinds of device that differ from the others of the platform.
+    pub kinds: &'static [DeviceKind],
     /// The type of stored keys and values.
     pub kv_cache: KvCacheForm,
     /// The environment variables that the plugin's process needs.
     pub variables: &'static [ChildVariable],
+}
+
+/// The differences of one kind of device from the others of its platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceKind {
+    /// The name that the plugin gives the kind, such as `TPU v5 lite`.
+    pub name: &'static str,
+    /// As [`PlatformSpec::chunk_bytes`].
+    pub chunk_bytes: usize,
+    /// True if the memory that the plugin reports for a device belongs to all devices with the same coordinates.
+    pub shares_memory: bool,
 }
 
 /// The value of a client option.
@@ -37,6 +50,14 @@ pub enum ClientOption {
     Bool(bool),
     /// The number of ranks of the process.
     NumDevices,
+}
+
+impl PlatformSpec {
+    /// Returns the properties of the devices that the plugin calls `name`.
+    pub fn kind(&self, name: &str) -> DeviceKind {
+        let usual = DeviceKind { name: "", chunk_bytes: self.chunk_bytes, shares_memory: false };
+        self.kinds.iter().copied().find(|kind| kind.name == name).unwrap_or(usual)
+    }
 }
 
 /// The value of a compiler flag.

@@ -47,6 +47,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
     chunk_bytes: CHUNK_BYTES,
+    kinds: &[],
     // With a shorter type, the compiler would convert the whole cache in every step.
     kv_cache: KvCacheForm::F32,
     variables: &[QUIET],

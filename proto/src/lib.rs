@@ -43,7 +43,7 @@ pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_TIED_TOKENS};
 pub use sampling_error::SamplingError;
 
 /// The version of this contract. If the client has another version, the shard replies with the error `VERSION`.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
 /// The maximum number of best tokens that are reported for each token of a prompt. A reply contains the best tokens of
 /// a whole chunk and must fit in a frame.

@@ -18,9 +18,6 @@ use super::platform::Platform;
 use super::program::{Program, Programs, Reference};
 use crate::error::XlaError;
 
-/// Attribute of a topology: the bytes of one device's memory.
-const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
-
 /// Devices and their compiler.
 #[derive(Debug)]
 pub struct AheadOfTime {
@@ -72,8 +69,7 @@ pub struct ProgramCost {
 }
 
 impl AheadOfTime {
-    /// Opens the topology `name` of the plugin of `platform`. `devices_per_memory` devices share each
-    /// memory.
+    /// Opens the topology `name` of the plugin of `platform`.
     ///
     /// # Errors
     /// When there is no plugin, or the plugin does not know the topology.
@@ -82,16 +78,13 @@ impl AheadOfTime {
         plugin_path: Option<&std::path::Path>,
         name: &str,
         options: &[(&str, Value)],
-        devices_per_memory: u64,
     ) -> Result<Self, BackendError> {
         let plugin = platform.open_plugin(plugin_path)?;
         let failed = |source| XlaError::Topology { name: name.to_owned(), source };
         let topology = Topology::new(&plugin, name, options).map_err(failed)?;
         let devices = topology.device_descriptions().map_err(failed)?;
-        let attributes = topology.attributes().map_err(failed)?;
-        let memory = attributes.iter().find(|(name, _)| name == MEMORY_ATTRIBUTE).and_then(|(_, value)| value.as_i64());
-        let memory_bytes = memory.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
-        let memory = Memory::Own { bytes: memory_bytes / devices_per_memory };
+        let memory = Memory::Own { bytes: platform.memory_bytes(&topology).map_err(failed)?.unwrap_or(0) };
+        let platform = platform.for_kind(devices.first().map_or("", |device| &device.kind));
         Ok(Self { platform, place: Place::Elsewhere { plugin, topology }, devices, memory })
     }
 
@@ -159,7 +152,8 @@ impl AheadOfTime {
         cache: Option<PathBuf>,
         progress: &mut Progress<'_>,
     ) -> Result<Vec<ProgramFigures>, BackendError> {
-        let ids: Vec<i64> = self.devices.iter().map(|device| device.id).collect();
+        let mut ids: Vec<i64> = self.devices.iter().map(|device| device.id).collect();
+        ids.sort_unstable();
         let target = match &self.place {
             Place::Elsewhere { plugin, topology } => Target::of_topology(plugin, topology),
             Place::Here(client) => Ok(Target::of_client(client)),

@@ -78,9 +78,7 @@ impl Target {
     fn new(plugin: &Plugin, [platform, version]: [&str; 2], devices: &[DeviceDescription]) -> Self {
         let size = fs::metadata(plugin.path()).map_or(0, |file| file.len());
         let mut text = format!("{platform} {version} {:?} {size}\n", plugin.api_version());
-        for device in devices {
-            text += &format!("{} {} {:?}\n", device.id, device.kind, device.coords());
-        }
+        text += &device_lines(devices);
         for name in FLAG_VARIABLES {
             text += &format!("{name}={}\n", compiler_flags(&std::env::var(name).unwrap_or_default()));
         }
@@ -92,6 +90,14 @@ impl Target {
         }
         Self(text)
     }
+}
+
+/// Returns a line for each device, in the order of their ids. Plugins list devices by process, and the processes of a
+/// slice may be numbered differently at each start.
+fn device_lines(devices: &[DeviceDescription]) -> String {
+    let mut devices: Vec<&DeviceDescription> = devices.iter().collect();
+    devices.sort_by_key(|device| device.id);
+    devices.iter().map(|device| format!("{} {} {:?}\n", device.id, device.kind, device.coords())).collect()
 }
 
 impl ProgramCache {
@@ -226,6 +232,22 @@ mod tests {
         let client = Platform::new(Name::XLA_CPU, &devices::xla_cpu::PLATFORM).open(None).unwrap();
         let topology = client.topology().unwrap();
         assert_eq!(Target::of_topology(client.plugin(), &topology).unwrap(), Target::of_client(&client));
+    }
+
+    #[test]
+    fn targets_do_not_depend_on_the_order_of_devices() {
+        let device = |id: i64, process_index| DeviceDescription {
+            id,
+            process_index,
+            kind: "TPU v5 lite".to_owned(),
+            debug_string: String::new(),
+            attributes: vec![("coords".to_owned(), pjrt::Value::I64List(vec![id % 4, id / 4, 0]))],
+        };
+        // Hosts of 2 × 2 chips list the devices 0, 1, 4 and 5 first.
+        let by_process = [0, 1, 4, 5, 2, 3, 6, 7].map(|id| device(id, i64::from([2, 3, 6, 7].contains(&id))));
+        let by_id = [0, 1, 2, 3, 4, 5, 6, 7].map(|id| device(id, id));
+        assert_eq!(device_lines(&by_process), device_lines(&by_id));
+        assert_ne!(device_lines(&by_id), device_lines(&by_id[1..]));
     }
 
     #[test]

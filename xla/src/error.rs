@@ -17,6 +17,10 @@ pub(crate) enum XlaError {
     Topology { name: String, source: pjrt::Error },
     #[error("{device}: the plugin finds {found} device(s) on this machine, but this process needs {wanted}")]
     NoDevice { device: Device, wanted: usize, found: usize },
+    #[error("{device}: the plugin does not report the memory of its devices; use the pinned version of the plugin")]
+    NoMemoryLimit { device: Device },
+    #[error("{device}: the slice has {found} device(s), but the shards drive {num_ranks}; they must drive all of them")]
+    SliceSize { device: Device, found: usize, num_ranks: usize },
     #[error("the router assigns {found} device(s) to {num_ranks} ranks")]
     AssignmentLength { found: usize, num_ranks: usize },
     #[error("the router assigns device {assigned} to rank {rank}, whose weights are on device {device}")]
@@ -49,6 +53,8 @@ impl XlaError {
             }
             Self::Device { .. }
             | Self::Topology { .. }
+            | Self::NoMemoryLimit { .. }
+            | Self::SliceSize { .. }
             | Self::AssignmentLength { .. }
             | Self::Assignment { .. }
             | Self::Program { .. }

@@ -16,6 +16,7 @@ mod consumers;
 mod error;
 mod hlo;
 mod launch_id;
+mod placement;
 mod platform;
 mod program;
 mod rounded_rows;
@@ -35,7 +36,7 @@ use backend::{
 };
 use model::graph::StateBytes;
 use model::weights::Checkpoint;
-use pjrt::{Client, Device};
+use pjrt::Client;
 
 pub use ahead::{AheadOfTime, ProgramCost, ProgramFigures};
 use bucket::Buckets;
@@ -91,17 +92,12 @@ impl XlaBackend {
         let XlaOptions { ranks, membership, plugin_path, program_cache } = options;
         let platform = platform.with_devices(ranks.num_local);
         let client = platform.open(plugin_path.as_deref())?;
-        let mut devices = client.addressable_devices();
-        devices.sort_by_key(Device::id);
-        let (wanted, found) = (ranks.num_local, devices.len());
-        if found < wanted {
-            return Err(XlaError::NoDevice { device: platform.device, wanted, found }.into());
-        }
-        devices.truncate(wanted);
-        let source = Source { checkpoint, first_rank: ranks.first, membership: &membership };
+        let devices = placement::ranked_devices(&client, platform.device, ranks)?;
+        let platform = platform.for_kind(devices.first().map_or("", |(_, device)| &device.description().kind));
+        let source = Source { checkpoint, membership: &membership };
         let weights = weights::upload(graphs, source, &client, &devices, progress)?;
         let local = |((rank, device), weights)| LocalDevice { rank, device, weights };
-        let devices = ranks.local().zip(devices).zip(weights).map(local).collect();
+        let devices = devices.into_iter().zip(weights).map(local).collect();
         let cache = ProgramCache::new(program_cache);
         let graphs = graphs.clone();
         Ok(Self { platform, client, ranks, _membership: membership, devices, cache, graphs, state: None })
@@ -131,22 +127,25 @@ impl Backend for XlaBackend {
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {
+        if self.platform.device.uses_host_memory {
+            return MemoryPlan::of_host(self.ranks.num_ranks);
+        }
         let limit = |local: &LocalDevice| {
             let limit = local.device.memory_stats().ok()?.bytes_limit?;
             u64::try_from(limit).ok().filter(|limit| *limit > 0)
         };
-        match self.devices.iter().map(limit).min() {
-            Some(Some(limit_bytes)) => Ok(MemoryPlan::of_device(limit_bytes, self.graphs.weights_bytes())),
-            // Devices without a limit use the host's memory.
-            Some(None) | None => MemoryPlan::of_host(self.ranks.num_ranks),
-        }
+        let limit = self.devices.iter().filter_map(limit).min();
+        let nominal = self.client.topology().and_then(|topology| self.platform.memory_bytes(&topology)).ok().flatten();
+        let bytes =
+            placement::memory_bytes(nominal, limit).ok_or(XlaError::NoMemoryLimit { device: self.platform.device })?;
+        Ok(MemoryPlan::of_device(bytes, self.graphs.weights_bytes()))
     }
 
     fn devices(&self) -> Vec<DevicePlace> {
         let place = |local: &LocalDevice| {
             let description = local.device.description();
             let coords = description.coords().unwrap_or_default().to_vec();
-            DevicePlace { id: description.id, process_index: description.process_index, coords }
+            DevicePlace { rank: local.rank, id: description.id, process_index: description.process_index, coords }
         };
         self.devices.iter().map(place).collect()
     }

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use devices::plugins::{self, Surroundings};
 use devices::{ClientOption, CompilerFlag, Device, KvCacheForm, PlatformSpec};
 use model::graph::DType;
-use pjrt::{Client, CompileOptions, OptionValue, Plugin, Value};
+use pjrt::{Client, CompileOptions, DeviceDescription, OptionValue, Plugin, Topology, Value};
 
 use super::program::ProgramForm;
 use crate::error::XlaError;
+
+/// The attribute of a topology with the bytes of memory of one device.
+const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
 
 /// One kind of device with a plugin.
 #[derive(Debug, Clone)]
@@ -32,9 +35,9 @@ impl Platform {
         Self { device, spec, num_devices: 1, form }
     }
 
-    /// Returns the same platform with steps that gather `chunk_bytes` of keys, or of values, at a time.
-    pub fn with_chunk_bytes(mut self, chunk_bytes: usize) -> Self {
-        self.form.chunk_bytes = chunk_bytes;
+    /// Returns the same platform with the programs of the devices that the plugin calls `kind`.
+    pub(super) fn for_kind(mut self, kind: &str) -> Self {
+        self.form.chunk_bytes = self.spec.kind(kind).chunk_bytes;
         self
     }
 
@@ -70,6 +73,25 @@ impl Platform {
         self.spec.client_options.iter().map(option).collect()
     }
 
+    /// Returns the memory of one device of `topology`, in bytes, or `None` if the plugin does not report it.
+    ///
+    /// # Errors
+    /// When the plugin does not describe the topology's devices.
+    pub(super) fn memory_bytes(&self, topology: &Topology) -> Result<Option<u64>, pjrt::Error> {
+        let attributes = topology.attributes()?;
+        let reported = attributes.iter().find(|(name, _)| name == MEMORY_ATTRIBUTE);
+        let reported = reported.and_then(|(_, value)| u64::try_from(value.as_i64()?).ok()).filter(|bytes| *bytes > 0);
+        Ok(reported.zip(self.num_sharing(&topology.device_descriptions()?)).map(|(bytes, sharing)| bytes / sharing))
+    }
+
+    /// Returns the number of devices that share the memory which the plugin reports for the first of `devices`.
+    fn num_sharing(&self, devices: &[DeviceDescription]) -> Option<u64> {
+        let first = devices.first()?;
+        let shares = self.spec.kind(&first.kind).shares_memory && first.coords().is_some();
+        let sharing = devices.iter().filter(|device| device.coords() == first.coords()).count() as u64;
+        Some(if shares { sharing } else { 1 })
+    }
+
     /// Opens the plugin.
     ///
     /// # Errors
@@ -96,5 +118,31 @@ impl Platform {
         let (major, minor) = plugin.api_version();
         tracing::info!(api = format_args!("{major}.{minor}"), platform = client.platform_name(), "plugin is open");
         Ok(client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(kind: &str, coords: Option<[i64; 3]>) -> DeviceDescription {
+        let coords = coords.map(|coords| ("coords".to_owned(), Value::I64List(coords.to_vec())));
+        DeviceDescription {
+            id: 0,
+            process_index: 0,
+            kind: kind.to_owned(),
+            debug_string: String::new(),
+            attributes: coords.into_iter().collect(),
+        }
+    }
+
+    #[test]
+    fn only_devices_of_some_kinds_share_the_memory_of_a_chip() {
+        let tpu = Platform::new(Device::TPU, &devices::tpu::PLATFORM);
+        let two_chips = |kind| [[0, 0, 0], [0, 0, 0], [1, 0, 0], [1, 0, 0]].map(|coords| device(kind, Some(coords)));
+        assert_eq!(tpu.num_sharing(&two_chips("TPU v5")), Some(2));
+        assert_eq!(tpu.num_sharing(&two_chips("TPU7x")), Some(1));
+        assert_eq!(tpu.num_sharing(&[device("TPU v5", None), device("TPU v5", None)]), Some(1));
+        assert_eq!(tpu.num_sharing(&[]), None);
     }
 }

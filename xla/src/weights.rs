@@ -19,16 +19,15 @@ use crate::error::XlaError;
 /// The number of floats that are rounded at a time, but at least one row.
 const FLOATS_AT_ONCE: usize = 1 << 20;
 
-/// A checkpoint, and the ranks of this process that read it.
+/// A checkpoint, and the shards that read it.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) checkpoint: &'a Checkpoint,
-    pub(super) first_rank: usize,
     /// The shards of this host: they take turns if its memory is short.
     pub(super) membership: &'a Membership,
 }
 
-/// Copies every weight of `graphs` to `devices`, one per rank, and returns the arrays of each device by name.
+/// Copies every weight of `graphs` to `devices`, each with its rank, and returns the arrays of each device by name.
 /// `progress` is called for each weight with the number of finished weights and the total.
 ///
 /// # Errors
@@ -37,10 +36,10 @@ pub(super) fn upload(
     graphs: &ModelGraphs,
     source: Source<'_>,
     client: &Client,
-    devices: &[Device],
+    devices: &[(usize, Device)],
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Vec<HashMap<String, Buffer>>, XlaError> {
-    let Source { checkpoint, first_rank, membership } = source;
+    let Source { checkpoint, membership } = source;
     let specs = graphs.weights();
     let total = specs.len() as u64;
     let mut buffers: Vec<HashMap<String, Buffer>> =
@@ -49,14 +48,14 @@ pub(super) fn upload(
     for (done, spec) in (0..).zip(specs) {
         progress(done, total);
         let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
-        for ((rank, device), buffers) in (first_rank..).zip(devices).zip(&mut buffers) {
+        for ((rank, device), buffers) in devices.iter().zip(&mut buffers) {
             let upload = |ty: &Type, bytes: &[u8]| {
                 let slice = HostSlice::new(element_type(ty.dtype), &ty.dims, bytes);
                 let buffer = slice.and_then(|slice| client.upload(slice, device));
                 let failed = |source| XlaError::Program { program: format!("upload {}", spec.name), source };
                 buffer.map_err(failed)
             };
-            let uploaded = checkpoint.read(spec, rank, |stored| match spec.rounding {
+            let uploaded = checkpoint.read(spec, *rank, |stored| match spec.rounding {
                 None => {
                     let rows = stored.all();
                     let bytes = floats::convert(&rows.bytes, stored.dtype, spec.dtype);

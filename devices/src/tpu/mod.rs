@@ -11,8 +11,8 @@ pub use chips::{Chip, Chips, Generation, find};
 use crate::platform::{CHUNK_BYTES, QUIET};
 use crate::plugins::{Plugin, Wheel};
 use crate::{
-    BackendKind, ChildVariable, CompilerFlag, Device, DeviceSpec, Hardware, HeadForm, KvCacheForm, PlatformSpec,
-    Presence, Quantize, Ranks,
+    BackendKind, ChildVariable, CompilerFlag, Device, DeviceKind, DeviceSpec, Hardware, HeadForm, KvCacheForm,
+    PlatformSpec, Presence, Quantize, Ranks,
 };
 
 impl Device {
@@ -64,6 +64,12 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     ],
     decode_heads: HeadForm::Wide,
     chunk_bytes: CHUNK_BYTES,
+    kinds: &[
+        // v5p: a process has two devices per chip (docs/tpu-attention.md), and libtpu reports the chip's memory for each.
+        DeviceKind { name: "TPU v5", chunk_bytes: CHUNK_BYTES, shares_memory: true },
+        // The fast memory is half as large as in other generations.
+        DeviceKind { name: "TPU7x", chunk_bytes: CHUNK_BYTES / 2, shares_memory: false },
+    ],
     kv_cache: KvCacheForm::OfWeights,
     variables: &[
         ChildVariable {

@@ -227,9 +227,8 @@ impl PlanArgs {
             return AheadOfTime::attached(Platform::new(device, spec), plugin_path).map_err(engine_error);
         }
         let slice = Slice::parse(&self.topology).map_err(CompileError::Topology)?;
-        let platform = Platform::new(Device::TPU, &tpu::PLATFORM).with_chunk_bytes(slice.chunk_bytes());
-        let (name, share) = (slice.name(), slice.devices_per_memory());
-        AheadOfTime::open(platform, plugin_path, &name, &slice.options(), share).map_err(engine_error)
+        let platform = Platform::new(Device::TPU, &tpu::PLATFORM);
+        AheadOfTime::open(platform, plugin_path, &slice.name(), &slice.options()).map_err(engine_error)
     }
 
     fn limits(&self) -> Warmup {

@@ -12,11 +12,13 @@ const GENERATIONS: [Generation; 5] = [
     Generation::new("v5e", "default", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
     // Two devices per chip: with one, the compiler leaves the gathered keys and values in slow memory
     // (docs/tpu-attention.md). Processes get the same configuration with `--deepsea_chip_config_name=legacy`.
-    Generation { devices_per_memory: 2, ..Generation::new("v5p", "legacy", &[[2, 2, 1]]) },
+    Generation::new("v5p", "legacy", &[[2, 2, 1]]),
     Generation::new("v6e", "megachip_tccontrol", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
-    // The fast memory is half as large as in other generations.
-    Generation { chunk_bytes: 8 << 20, ..Generation::new("tpu7x", "default", &[[2, 2, 1]]) },
+    Generation::new("tpu7x", "default", &[[2, 2, 1]]),
 ];
+
+/// The most chips of a host.
+const MAX_CHIPS_OF_A_HOST: usize = 8;
 
 /// One kind of TPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +29,6 @@ struct Generation {
     num_dims: usize,
     /// The possible shapes of hosts, the smallest first.
     host_bounds: &'static [[usize; 3]],
-    /// Bytes of keys or values that a step gathers at a time.
-    chunk_bytes: usize,
-    /// The number of devices that share the memory which libtpu reports for each.
-    devices_per_memory: u64,
 }
 
 /// A TPU slice.
@@ -41,11 +39,10 @@ pub(crate) struct Slice {
 }
 
 impl Generation {
-    /// Returns a generation with 128 MiB of fast memory. Slices have two dimensions if hosts have several shapes, else
-    /// three.
+    /// Returns a generation. Slices have two dimensions if hosts have several shapes, else three.
     const fn new(name: &'static str, chip_config: &'static str, host_bounds: &'static [[usize; 3]]) -> Self {
         let num_dims = if host_bounds.len() > 1 { 2 } else { 3 };
-        Self { name, chip_config, num_dims, host_bounds, chunk_bytes: 16 << 20, devices_per_memory: 1 }
+        Self { name, chip_config, num_dims, host_bounds }
     }
 }
 
@@ -87,18 +84,12 @@ impl Slice {
         ]
     }
 
-    /// Bytes of keys or values that a step gathers at a time.
-    pub(crate) fn chunk_bytes(&self) -> usize {
-        self.generation.chunk_bytes
-    }
-
-    /// The number of devices that share the memory which libtpu reports for each.
-    pub(crate) fn devices_per_memory(&self) -> u64 {
-        self.generation.devices_per_memory
-    }
-
-    /// Returns the shape of the slice's hosts: the largest that is not larger than the slice.
+    /// Returns the shape of the slice's hosts. A slice of at most 8 chips is one host, the largest that is not larger
+    /// than the slice; hosts of larger slices have 4 chips (Google Cloud's TPU configurations).
     fn host_bounds(&self) -> [usize; 3] {
+        if self.dims.iter().product::<usize>() > MAX_CHIPS_OF_A_HOST {
+            return [2, 2, 1];
+        }
         let fits = |bounds: &&[usize; 3]| self.dims.iter().zip(bounds.iter()).all(|(size, bound)| size >= bound);
         let hosts = self.generation.host_bounds;
         *hosts.iter().rev().find(fits).unwrap_or(&hosts[0])
@@ -107,6 +98,10 @@ impl Slice {
 
 #[cfg(test)]
 mod tests {
+    use devices::plugins::testing::plugin_path;
+    use devices::{Device, DeviceKind, tpu};
+    use xla::{AheadOfTime, Platform};
+
     use super::*;
 
     #[test]
@@ -115,7 +110,9 @@ mod tests {
             ("v5e:1x1", [1, 1, 1]),
             ("v5e:2x2", [2, 2, 1]),
             ("v5e:2x4", [2, 4, 1]),
-            ("v6e:4x4", [2, 4, 1]),
+            ("v5e:4x4", [2, 2, 1]),
+            ("v6e:4x4", [2, 2, 1]),
+            ("v6e:16x16", [2, 2, 1]),
             ("v5p:2x2x1", [2, 2, 1]),
             ("v4:2x2x4", [2, 2, 1]),
         ];
@@ -123,6 +120,28 @@ mod tests {
             let slice = Slice::parse(name).unwrap();
             assert_eq!((slice.name().as_str(), slice.host_bounds()), (name, bounds));
         }
+    }
+
+    #[test]
+    fn the_kinds_that_differ_are_named_as_libtpu_names_them() {
+        if plugin_path(Device::TPU).is_none() {
+            return;
+        }
+        let kinds = ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"].map(|name| {
+            let slice = Slice::parse(name).unwrap();
+            let platform = Platform::new(Device::TPU, &tpu::PLATFORM);
+            let ahead = AheadOfTime::open(platform, None, &slice.name(), &slice.options()).unwrap();
+            let DeviceKind { name, chunk_bytes, shares_memory } = tpu::PLATFORM.kind(ahead.device_kind());
+            (ahead.device_kind().to_owned(), name, chunk_bytes >> 20, shares_memory)
+        });
+        let expected = [
+            ("TPU v4", "", 16, false),
+            ("TPU v5 lite", "", 16, false),
+            ("TPU v5", "TPU v5", 16, true),
+            ("TPU v6 lite", "", 16, false),
+            ("TPU7x", "TPU7x", 8, false),
+        ];
+        assert_eq!(kinds, expected.map(|(kind, name, mib, shares)| (kind.to_owned(), name, mib, shares)));
     }
 
     #[test]

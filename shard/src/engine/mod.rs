@@ -72,8 +72,8 @@ impl Engine {
     /// Returns the devices of this process, in the order of their ranks.
     pub(crate) fn devices(&self) -> Vec<proto::Device> {
         let device = |place: DevicePlace| {
-            let DevicePlace { id, process_index, coords } = place;
-            proto::Device { id, process_index, coordinates: coords }
+            let DevicePlace { rank, id, process_index, coords } = place;
+            proto::Device { id, process_index, coordinates: coords, rank: rank as u32 }
         };
         self.backend.devices().into_iter().map(device).collect()
     }
