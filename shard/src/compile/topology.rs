@@ -98,7 +98,7 @@ impl Slice {
 
 #[cfg(test)]
 mod tests {
-    use devices::plugins::testing::plugin_path;
+    use devices::plugins::testing::with_libtpu;
     use devices::{Device, DeviceKind, tpu};
     use xla::{AheadOfTime, Platform};
 
@@ -124,9 +124,10 @@ mod tests {
 
     #[test]
     fn the_kinds_that_differ_are_named_as_libtpu_names_them() {
-        if plugin_path(Device::TPU).is_none() {
-            return;
-        }
+        with_libtpu(module_path!(), "the_kinds_that_differ_are_named_as_libtpu_names_them", |_| check_kinds());
+    }
+
+    fn check_kinds() {
         let kinds = ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"].map(|name| {
             let slice = Slice::parse(name).unwrap();
             let platform = Platform::new(Device::TPU, &tpu::PLATFORM);
