@@ -8,6 +8,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
 use pjrt::{Client, CompileOptions, Device, DeviceDescription, Executable, Plugin, Topology};
@@ -22,6 +23,8 @@ const FLAG_VARIABLES: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
 /// A flag in these variables that names the devices. It is left out of the key, because the target contains the
 /// devices.
 const DEVICE_FLAG: &str = "--deepsea_chip_config_name=";
+/// The extension of the mark of an entry that is being loaded.
+const MARK: &str = "loading";
 const CPU_INFO: &str = "/proc/cpuinfo";
 
 /// A folder of compiled programs; with `None` nothing is kept.
@@ -48,6 +51,14 @@ pub(super) struct Entry {
 pub(super) enum Cached<T> {
     Found(T),
     Missing(EntryGuard),
+}
+
+/// A file beside an entry while a process loads it. If the process dies meanwhile, the file stays, and the entry is not
+/// loaded again: it would end every later start too.
+#[derive(Debug)]
+struct LoadMark {
+    /// `None` if the folder cannot be written.
+    file: Option<(PathBuf, File)>,
 }
 
 /// The exclusive right to write an entry; other processes that want it wait until this is dropped.
@@ -142,6 +153,35 @@ impl Entry {
     }
 }
 
+impl LoadMark {
+    /// Marks the entry at `path` as being loaded by this process.
+    ///
+    /// # Errors
+    /// When an earlier process died while it loaded the entry.
+    fn set(path: &Path) -> io::Result<Self> {
+        for mark in marks_of(path)? {
+            // A process holds the lock of its mark as long as it lives, and removes the mark before it gives the lock up.
+            if File::open(&mark).is_ok_and(|file| file.try_lock().is_ok()) && mark.exists() {
+                let message =
+                    format!("an earlier process ended while it loaded it; remove {} to try again", mark.display());
+                return Err(io::Error::other(message));
+            }
+        }
+        let mark = path.with_extension(format!("{}-{}.{MARK}", std::process::id(), thread_number()));
+        Ok(Self { file: locked_file(&mark).ok().map(|file| (mark, file)) })
+    }
+}
+
+impl Drop for LoadMark {
+    fn drop(&mut self) {
+        if let Some((path, _)) = &self.file
+            && let Err(error) = fs::remove_file(path)
+        {
+            tracing::warn!(path = %path.display(), %error, "the mark of a program that is being loaded cannot be removed");
+        }
+    }
+}
+
 impl EntryGuard {
     /// Stores `executable` for later starts.
     pub(super) fn store(self, executable: &Executable) {
@@ -166,7 +206,36 @@ pub(super) fn key(target: &Target, program: &Program, options: &CompileOptions) 
 }
 
 fn load_from<T>(path: &Path, load: &impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> io::Result<T> {
-    load(&read(path)?).map_err(io::Error::other)
+    let bytes = read(path)?;
+    let _mark = LoadMark::set(path)?;
+    load(&bytes).map_err(io::Error::other)
+}
+
+/// Returns the marks of the processes that load, or died loading, the entry at `path`.
+fn marks_of(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let folder = fs::read_dir(path.parent().unwrap_or(Path::new(".")))?;
+    let stem = path.file_stem().unwrap_or_default().as_encoded_bytes();
+    let is_mark = |name: &[u8]| {
+        let rest = name.strip_prefix(stem).and_then(|rest| rest.strip_prefix(b"."));
+        rest.is_some_and(|rest| rest.ends_with(MARK.as_bytes()))
+    };
+    let names = folder.flatten().map(|entry| entry.path());
+    Ok(names.filter(|name| is_mark(name.file_name().unwrap_or_default().as_encoded_bytes())).collect())
+}
+
+/// Creates a file that is locked before it gets its name.
+fn locked_file(path: &Path) -> io::Result<File> {
+    let unnamed = path.with_extension("tmp");
+    let file = File::create(&unnamed)?;
+    file.try_lock()?;
+    fs::rename(&unnamed, path)?;
+    Ok(file)
+}
+
+/// Returns a number that no other thread of this process has.
+fn thread_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Returns the content of an entry after checking its checksum.
@@ -261,6 +330,43 @@ mod tests {
             fs::write(&path, broken).unwrap();
             assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
+    }
+
+    /// Set in the child process of a test: the folder of the entry that it loads.
+    const CHILD: &str = "HILO_TEST_ENTRY_FOLDER";
+
+    /// Loads the entry of a test and returns its content; `None` if it has to be compiled.
+    fn load_entry(folder: &Path, load: impl Fn(&[u8]) -> Vec<u8>) -> Option<Vec<u8>> {
+        let entry = ProgramCache::new(Some(folder.to_path_buf())).entry("p", "key");
+        match entry.lock_and_load(|bytes| Ok(load(bytes))) {
+            Cached::Found(content) => Some(content),
+            Cached::Missing(_) => None,
+        }
+    }
+
+    #[test]
+    fn an_entry_that_ended_a_process_is_not_loaded_again() {
+        if let Some(folder) = std::env::var_os(CHILD) {
+            load_entry(Path::new(&folder), |_| std::process::abort());
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p-key.executable");
+        write(&path, b"content").unwrap();
+        assert_eq!(load_entry(folder.path(), <[u8]>::to_vec), Some(b"content".to_vec()));
+        assert_eq!(marks_of(&path).unwrap(), Vec::<PathBuf>::new(), "a load that succeeds leaves no mark");
+        // A process that lives does not disturb the others.
+        let other = LoadMark::set(&path).unwrap();
+        assert_eq!(load_entry(folder.path(), <[u8]>::to_vec), Some(b"content".to_vec()));
+        drop(other);
+        let name = "cache::tests::an_entry_that_ended_a_process_is_not_loaded_again";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let child = child.args([name, "--exact"]).env(CHILD, folder.path()).output().unwrap();
+        assert!(!child.status.success());
+        let [mark] = marks_of(&path).unwrap().try_into().unwrap();
+        assert_eq!(load_entry(folder.path(), |_| panic!("the entry is loaded again")), None);
+        fs::remove_file(mark).unwrap();
+        assert_eq!(load_entry(folder.path(), <[u8]>::to_vec), Some(b"content".to_vec()));
     }
 
     #[test]
