@@ -8,7 +8,13 @@ use crate::tpu::shape::Shape;
 use crate::tpu::{FIRST_PORT, Request};
 
 /// Variables that are read here and never set.
-pub(crate) const INPUTS: [&str; 1] = ["TPU_TOPOLOGY"];
+pub(crate) const INPUTS: [&str; 3] = ["TPU_TOPOLOGY", "TPU_VISIBLE_DEVICE_PATHS", "TPU_PROCESS_ADDRESSES_PATH"];
+
+/// Variables that libtpu prefers to those of a plan, and what to set instead.
+const OVERRIDING: [(&str, &str); 2] = [
+    ("TPU_VISIBLE_DEVICE_PATHS", "name the chips with TPU_VISIBLE_CHIPS"),
+    ("TPU_PROCESS_ADDRESSES_PATH", "list the addresses in TPU_PROCESS_ADDRESSES"),
+];
 
 /// The settings about the slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +26,8 @@ pub(crate) struct Asked {
     pub(crate) hosts: Vec<String>,
     pub(crate) worker_id: u32,
     pub(crate) topology: Option<Bounds>,
+    /// The ports of libtpu's metrics, one for each chip of this host.
+    pub(crate) metrics_ports: Option<Vec<String>>,
 }
 
 impl Asked {
@@ -30,12 +38,17 @@ impl Asked {
     pub(crate) fn read(request: &Request<'_>) -> Result<Self, Vec<String>> {
         let hosts = hosts(request);
         let num_hosts = hosts.as_ref().map_or(1, Vec::len);
-        match (visible(request), hosts, worker_id(request, num_hosts), topology(request)) {
-            (Ok((visible, sets_visible_chips)), Ok(hosts), Ok(worker_id), Ok(topology)) => {
-                Ok(Self { visible, sets_visible_chips, hosts, worker_id, topology })
+        let worker_id = worker_id(request, num_hosts);
+        let overriding = overriding(request);
+        match (visible(request), hosts, worker_id, topology(request), metrics_ports(request)) {
+            (Ok((visible, sets_visible_chips)), Ok(hosts), Ok(worker_id), Ok(topology), Ok(metrics_ports))
+                if overriding.is_empty() =>
+            {
+                Ok(Self { visible, sets_visible_chips, hosts, worker_id, topology, metrics_ports })
             }
-            (visible, hosts, worker_id, topology) => {
-                Err([visible.err(), hosts.err(), worker_id.err(), topology.err()].into_iter().flatten().collect())
+            (visible, hosts, worker_id, topology, ports) => {
+                let errors = [visible.err(), hosts.err(), worker_id.err(), topology.err(), ports.err()];
+                Err(errors.into_iter().flatten().chain(overriding).collect())
             }
         }
     }
@@ -145,6 +158,34 @@ fn visible(request: &Request<'_>) -> Result<(Vec<u32>, bool), String> {
         let last = num_chips.saturating_sub(1);
         format!("{name} is {text:?}, which is not a list of different chips of this host, 0 to {last}")
     })
+}
+
+/// Returns an error for each variable that libtpu would prefer to the plan.
+fn overriding(request: &Request<'_>) -> Vec<String> {
+    let error = |(name, advice): (&str, &str)| {
+        let yours = request.environment.get(name)?;
+        Some(format!("{name} is {yours:?}, which libtpu prefers to this plan: unset it and {advice}"))
+    };
+    OVERRIDING.into_iter().filter_map(error).collect()
+}
+
+fn metrics_ports(request: &Request<'_>) -> Result<Option<Vec<String>>, String> {
+    const NAME: &str = "TPU_RUNTIME_METRICS_PORTS";
+    let Some(text) = request.environment.get(NAME) else { return Ok(None) };
+    let num_chips = request.chips.len();
+    if request.num_shard as usize > num_chips {
+        return Err(format!(
+            "{NAME} is {text:?}, a port for each chip, but a chip has several of the {} shards: unset it",
+            request.num_shard
+        ));
+    }
+    let ports: Vec<String> = text.split(',').map(|port| port.trim().to_owned()).collect();
+    match ports.len() == num_chips && ports.iter().all(|port| port.parse::<u16>().is_ok()) {
+        true => Ok(Some(ports)),
+        false => Err(format!(
+            "{NAME} is {text:?}, which is not a list of {num_chips} ports, one for each chip of this host: unset it"
+        )),
+    }
 }
 
 fn hosts(request: &Request<'_>) -> Result<Vec<String>, String> {

@@ -57,6 +57,8 @@ pub(crate) struct Slice {
     /// The local indices of the chips of each process of this host, or of the cores if a process has one.
     visible: Vec<Vec<u32>>,
     sets_visible_chips: bool,
+    /// The ports of libtpu's metrics, one for each chip of this host.
+    metrics_ports: Option<Vec<String>>,
     /// The local indices of the chips that this launch opens.
     pub(crate) chips: Vec<usize>,
     /// Notes for the user about this plan.
@@ -108,6 +110,7 @@ impl Slice {
             chips_per_process: shape.chips_per_process,
             wrap: shape.wrap,
             notes: shape.notes,
+            metrics_ports: asked.metrics_ports,
             hosts: asked.hosts,
             worker_id: asked.worker_id,
             addresses,
@@ -141,6 +144,13 @@ impl Member<'_> {
     pub(crate) fn port(&self) -> Option<&str> {
         let address = self.slice.addresses.as_ref()?.get(self.task_id()?)?;
         address.rsplit_once(':').map(|(_, port)| port)
+    }
+
+    /// The ports of libtpu's metrics for the chips of this process; `None` if the user sets none.
+    pub(crate) fn metrics_ports(&self) -> Option<String> {
+        let ports = self.slice.metrics_ports.as_ref()?;
+        let chips = self.slice.visible[self.local].iter().filter_map(|chip| ports.get(*chip as usize));
+        Some(chips.map(String::as_str).collect::<Vec<_>>().join(","))
     }
 
     /// The chips that this process opens; `None` if it opens all and the user named none.

@@ -234,3 +234,37 @@ fn kinds_without_plans_are_named() {
     assert!(host("0x0083", 4, &[]).errors(4, 1)[0].contains("TPU tpu8i chips"));
     assert!(host("0x007c", 4, &[]).errors(4, 1)[0].contains("TPU tpu8t chips"));
 }
+
+#[test]
+fn variables_that_libtpu_prefers_to_the_plan_are_refused() {
+    for (name, advice) in [
+        ("TPU_VISIBLE_DEVICE_PATHS", "name the chips with TPU_VISIBLE_CHIPS"),
+        ("TPU_PROCESS_ADDRESSES_PATH", "list the addresses in TPU_PROCESS_ADDRESSES"),
+    ] {
+        let expected = format!("{name} is \"/dev/x\", which libtpu prefers to this plan: unset it and {advice}");
+        for num_shard in [1, 4] {
+            assert_eq!(host(V6E, 4, &[(name, "/dev/x")]).errors(num_shard, 1), [expected.as_str()]);
+        }
+    }
+}
+
+#[test]
+fn each_process_gets_the_ports_of_its_chips() {
+    const NAME: &str = "TPU_RUNTIME_METRICS_PORTS";
+    let machine = |ports| host(V6E, 4, &[(NAME, ports)]);
+    assert_eq!(machine("8431,8432,8433,8434").values(4, 1, NAME), ["8431", "8432", "8433", "8434"]);
+    assert_eq!(machine("8431,8432, 8433,8434").values(1, 4, NAME), ["8431,8432,8433,8434"]);
+    let two = host(V6E, 4, &[(NAME, "8431,8432,8433,8434"), ("TPU_VISIBLE_CHIPS", "2,3")]);
+    assert_eq!(two.values(2, 1, NAME), ["8433", "8434"]);
+    assert_eq!(host(V6E, 4, &[]).values(4, 1, NAME), Vec::<String>::new());
+    for ports in ["8431", "a,b,c,d"] {
+        let expected =
+            format!("{NAME} is {ports:?}, which is not a list of 4 ports, one for each chip of this host: unset it");
+        assert_eq!(machine(ports).errors(4, 1), [expected]);
+    }
+    let cores = host(TPU7X, 2, &[(NAME, "8431,8432")]).errors(4, 1);
+    assert_eq!(
+        cores,
+        [format!("{NAME} is \"8431,8432\", a port for each chip, but a chip has several of the 4 shards: unset it")]
+    );
+}

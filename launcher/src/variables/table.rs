@@ -27,7 +27,7 @@ pub(super) struct Row {
 }
 
 /// Every variable whose value follows from the slice.
-pub(super) const TABLE: [Row; 17] = [
+pub(super) const TABLE: [Row; 18] = [
     Row::new("TPU_PROCESS_BOUNDS", "processes of the slice along x, y, z", |to| {
         Some(to.tpu()?.slice.process_bounds.to_string())
     }),
@@ -47,8 +47,13 @@ pub(super) const TABLE: [Row; 17] = [
         Some(to.tpu()?.slice.addresses.as_ref()?.join(","))
     }),
     Row::new("TPU_PROCESS_PORT", "port of this process among them", |to| to.tpu()?.port().map(str::to_owned)),
-    Row::new("TPU_VISIBLE_CHIPS", "chips that this process opens", |to| to.tpu()?.visible()).taking_in(),
-    Row::new("TPU_VISIBLE_DEVICES", "older name of TPU_VISIBLE_CHIPS", |to| to.tpu()?.visible()).taking_in(),
+    Row::new("TPU_VISIBLE_CHIPS", "chips that this process opens", |to| to.tpu()?.visible()).replacing_yours(),
+    Row::new("TPU_VISIBLE_DEVICES", "older name of TPU_VISIBLE_CHIPS", |to| to.tpu()?.visible()).replacing_yours(),
+    // GKE sets a port for each chip of the host, and every process would try to listen on the first.
+    Row::new("TPU_RUNTIME_METRICS_PORTS", "ports of libtpu's metrics, one for each chip of this process", |to| {
+        to.tpu()?.metrics_ports()
+    })
+    .replacing_yours(),
     Row::new("ALLOW_MULTIPLE_LIBTPU_LOAD", "processes on this host open different devices: no lock", |to| match to {
         Setting::Ahead => Some("1".into()),
         Setting::Tpu(member) => member.slice.shares_host.then(|| "1".into()),
@@ -81,7 +86,7 @@ pub(super) const TABLE: [Row; 17] = [
             Setting::Shard(_) => None,
         }
     })
-    .taking_in(),
+    .replacing_yours(),
 ];
 
 impl Row {
@@ -89,7 +94,7 @@ impl Row {
         Self { name, reason, value, replaces_yours: false }
     }
 
-    const fn taking_in(self) -> Self {
+    const fn replacing_yours(self) -> Self {
         Self { replaces_yours: true, ..self }
     }
 }
