@@ -50,7 +50,13 @@ const PLATFORM: PlatformSpec = PlatformSpec {
         own_variable: None,
         licence_note: None,
     },
-    client_options: &[("preallocate", ClientOption::Bool(false))],
+    // Without `visible_devices`, each process would have a context on every GPU. Other GPUs than the first can be chosen
+    // with CUDA_VISIBLE_DEVICES.
+    client_options: &[
+        ("visible_devices", ClientOption::FirstDevices),
+        ("preallocate", ClientOption::Bool(false)),
+        ("memory_fraction", ClientOption::Float(0.95)),
+    ],
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
     chunk_bytes: CHUNK_BYTES,

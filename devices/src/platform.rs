@@ -44,12 +44,16 @@ pub struct DeviceKind {
 }
 
 /// The value of a client option.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ClientOption {
     /// True or false.
     Bool(bool),
+    /// A number.
+    Float(f32),
     /// The number of ranks of the process.
     NumDevices,
+    /// The indices of the first devices of the machine, one for each rank of the process.
+    FirstDevices,
 }
 
 impl PlatformSpec {

@@ -66,6 +66,8 @@ impl Platform {
         let option = |(name, option): &(&'static str, ClientOption)| {
             let value = match option {
                 ClientOption::Bool(value) => Value::Bool(*value),
+                ClientOption::Float(value) => Value::F32(*value),
+                ClientOption::FirstDevices => Value::I64List((0..self.num_devices as i64).collect()),
                 ClientOption::NumDevices => Value::I64(self.num_devices as i64),
             };
             (*name, value)
@@ -133,6 +135,15 @@ mod tests {
             kind: kind.to_owned(),
             debug_string: String::new(),
             attributes: coords.into_iter().collect(),
+        }
+    }
+
+    #[test]
+    fn a_process_opens_only_the_gpus_that_it_uses() {
+        let cuda = Platform::new(Device::CUDA, Device::CUDA.platform().unwrap());
+        for (num_devices, indices) in [(1, vec![0]), (2, vec![0, 1])] {
+            let options = cuda.clone().with_devices(num_devices).client_options();
+            assert_eq!(options[0], ("visible_devices", Value::I64List(indices)));
         }
     }
 
