@@ -1,10 +1,11 @@
-//! The times of a request, and its numbers of tokens.
+//! The times of a request, and the numbers of its generated and cached tokens.
 //!
-//! The clock never jumps, so sums and differences of these times are never negative. Headers and metrics use them.
+//! The clock never goes back, so differences of these times are never negative. Response headers and metrics report the
+//! times.
 
 use std::time::{Duration, Instant};
 
-/// The times before the first sequence of a request is queued.
+/// When a request was received, and when it was validated, just before its first sequence is queued.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) received_at: Instant,

@@ -6,7 +6,7 @@ pub(crate) enum GrammarError {
     /// The grammar is invalid or too large.
     #[error("{0}")]
     Invalid(String),
-    /// Too many other grammars are being compiled.
+    /// Too many other grammars are being compiled, or other sequences hold all the memory for matchers.
     #[error("too many grammars are being compiled")]
     Busy,
     /// The model has no token that ends the text.

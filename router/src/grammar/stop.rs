@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use super::GrammarError;
 use super::matcher::MaskStop;
 
-/// Stops a build: at once while the first mask is computed, otherwise before its next step.
+/// Stops a build: at once while a mask is computed, otherwise before the next step of the build.
 #[derive(Debug, Default)]
 pub(super) struct BuildStop {
     is_stopped: AtomicBool,
@@ -33,7 +33,7 @@ impl BuildStop {
         if self.is_stopped() { Err(GrammarError::Busy) } else { Ok(()) }
     }
 
-    /// Sets the stop of the mask that is computed now.
+    /// Sets the handle that stops the masks computed from now on, or `None` if the next work cannot be stopped.
     ///
     /// # Errors
     /// As [`check`](Self::check).

@@ -1,4 +1,4 @@
-//! The parts of a call, as the formats read and write it.
+//! The parts of a tool call, for reading and for writing calls in any format.
 
 use serde_json::Value as Json;
 
@@ -16,7 +16,7 @@ pub(crate) struct CallSyntax {
     pub(crate) end: &'static str,
 }
 
-/// The meaning of the text after an opener.
+/// The meaning of the text after an opener, which is a text that may begin a call.
 #[derive(Debug)]
 pub(super) enum Head {
     Call {
@@ -36,7 +36,7 @@ pub(super) enum Arguments {
     Json,
     /// Parameters follow one by one.
     Parameters(ReadParameter),
-    /// The arguments were read with the head.
+    /// The arguments, as JSON. They were read together with the name.
     Read(String),
 }
 
