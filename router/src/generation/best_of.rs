@@ -28,7 +28,8 @@ pub(crate) struct Outcome {
 /// The error of the first sequence that fails.
 pub(super) async fn collect(mut sequences: Vec<TokenStream>, arrival: Arrival) -> Result<Outcome, GenerationError> {
     let mut completions = try_join_all(sequences.iter_mut().map(TokenStream::collect)).await?;
-    // Of equal scores `max_by` returns the last, which in reverse order belongs to the first sequence.
+    // If several scores are equal, `max_by` returns the last of them, which in reverse order belongs to the first
+    // sequence.
     let scores = completions.iter().map(mean_logprob).enumerate().rev();
     let best = scores.max_by(|(_, left), (_, right)| left.total_cmp(right)).map(|(index, _)| index);
     let best = best.ok_or(GenerationError::Incomplete)?;

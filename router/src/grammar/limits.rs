@@ -137,7 +137,7 @@ fn check_multiples(Counted { multiples, has_all_of, .. }: &Counted) -> Result<()
         if number > MAX_MULTIPLE {
             return Err(GrammarError::Invalid(format!(
                 "its `multipleOf` {multiple} is too large: without the decimal point it must be <= {MAX_MULTIPLE}; \
-                 with an `allOf`, so must the least common multiple of all"
+                 with an `allOf`, this limits the least common multiple of all values, too"
             )));
         }
         together = number;

@@ -1,5 +1,5 @@
-//! Compares well-known templates as transformers and this crate render them: every text must be the same, byte for
-//! byte.
+//! Renders well-known templates and compares each text with that of transformers: the two must be equal byte for byte,
+//! except for the known differences listed here.
 //!
 //! The templates are not ours to publish. `integration-tests/chat_templates/run.sh` takes them out of published
 //! packages, records the output of transformers, and names the folder in `HILO_CHAT_TEMPLATES`.
