@@ -53,7 +53,7 @@ impl Permits {
         let Shared { total, guaranteed, .. } = *self.0;
         let mut taken = self.0.taken();
         let others = taken.iter().enumerate().filter(|(index, _)| *index != tenant.index());
-        // For each other tenant, the permits it has taken or is guaranteed, whichever is more.
+        // For each other tenant, the permits that the tenant has taken or is guaranteed, whichever is more.
         let kept: u64 = others.map(|(_, taken)| u64::from(*taken.max(&guaranteed))).sum();
         let own = taken.get_mut(tenant.index())?;
         let is_free = u64::from(*own) + u64::from(count) + kept <= u64::from(total);

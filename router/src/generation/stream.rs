@@ -1,8 +1,9 @@
 //! Turns one sequence's token ids into text: detokenises, finds stop strings, and adds a summary to the last token.
 //!
 //! The texts of the tokens include special tokens. The generated text has no special tokens, except those that the
-//! answer's parser reads. It ends right after the stop string that was found, or right before it with `wants_deltas`,
-//! the form of OpenAI's API.
+//! answer's parser reads. With `wants_full_text` the generated text begins with the prompt. If a stop string was found,
+//! the generated text ends right after the stop string, or right before it with `wants_deltas`, the form of OpenAI's
+//! API.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -367,7 +368,7 @@ impl TokenStream {
 
     /// Returns the prompt's tokens with their log-probabilities and top tokens. With `wants_deltas` (the form of
     /// OpenAI's API), the tokens that the tokenizer put before the prompt's text are left out, and the texts of the
-    /// other tokens add up to the prompt's text.
+    /// other tokens join to the prompt's text.
     fn prompt_tokens(&self) -> Result<Vec<PromptToken>, TextError> {
         let num_left_out = if self.wants_deltas { self.num_added } else { 0 };
         let report = &self.prompt_report;

@@ -45,7 +45,7 @@ pub(crate) fn after_thought(form: &AnswerForm, answer: Grammar) -> Grammar {
     }
 }
 
-/// Returns the Lark expression of the calls, and adds the rules that this expression uses to `rules`.
+/// Returns the Lark expression of the calls, and adds to `rules` the rules that this expression uses.
 fn call_rules(
     form: &AnswerForm,
     syntax: CallSyntax,

@@ -148,7 +148,7 @@ impl Shared {
     }
 
     /// If the kept grammars take too much memory, starts a task that removes unused ones, the longest unused first,
-    /// until they no longer do. A no-op while such a task runs.
+    /// until the rest takes little enough. A no-op while such a task runs.
     fn forget_later(self: &Arc<Self>) {
         if !self.kept().has_too_much() || self.is_forgetting.swap(true, Ordering::Relaxed) {
             return;

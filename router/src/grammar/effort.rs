@@ -12,14 +12,14 @@ use llguidance::earley::lexerspec::LexerSpec;
 /// The maximum number of terminals, because each is compared with all others, and many of them at every token.
 pub(super) const MAX_TERMINALS: usize = 10_000;
 
-/// The maximum number of parts that the derivatives of all expressions may have together.
+/// The maximum number of terms that the derivatives of all expressions may have together.
 const MAX_PARTS: u64 = 1_000_000;
 
 /// The maximum number of `llguidance`'s steps to compute the states of the terminals after the first byte of a text.
 const MAX_STEPS: u64 = 300_000;
 
-/// The estimated size of an expression's derivative, which is the expression for the rest of the text after one more
-/// character.
+/// The estimated number of terms in the derivative of an expression. The derivative is the expression that the rest of
+/// the text must match after one more character.
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     num_parts: u64,

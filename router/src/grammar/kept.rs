@@ -96,7 +96,7 @@ impl KeptGrammars {
         self.compiled.iter().map(|kept| kept.compiled.num_bytes()).sum()
     }
 
-    /// Keeps the error of a grammar that took too long to compile for [`MAX_LATE`].
+    /// Keeps for [`MAX_LATE`] the error of a grammar that took too long to compile.
     pub(super) fn keep_late(&mut self, key: GrammarKey, error: GrammarError) {
         self.refuse(key, error, Some(Instant::now() + MAX_LATE));
     }

@@ -29,7 +29,7 @@ const MAX_PATTERNS: usize = 100;
 /// remainder. In a schema with `allOf`, this also limits the least common multiple of all values of `multipleOf`.
 const MAX_MULTIPLE: u64 = 100_000;
 
-/// The counts and values that the checks of a schema collect.
+/// The number of nodes, the values of `multipleOf` and the use of `allOf` that the check of a schema has found so far.
 #[derive(Debug, Default)]
 struct Counted {
     num_nodes: usize,
@@ -123,8 +123,8 @@ fn check_keywords(members: &Map<String, Value>, counted: &mut Counted) -> Result
     Ok(())
 }
 
-/// Checks all values of `multipleOf`. With an `allOf`, a number may have to be a multiple of several values, which
-/// means of their least common multiple.
+/// Checks all values of `multipleOf`. With an `allOf`, a number may have to be a multiple of several values, that is,
+/// of their least common multiple.
 fn check_multiples(Counted { multiples, has_all_of, .. }: &Counted) -> Result<(), GrammarError> {
     let num_decimals = |multiple: &f64| multiple.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len());
     let most_decimals = multiples.iter().map(num_decimals).max().unwrap_or(0);

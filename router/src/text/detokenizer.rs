@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The text of the context tokens has been returned already. The decoder needs these tokens before the next ones,
-//! because the next ones may or may not begin with a space, depending on the context.
+//! because the tokens before a token decide if its text begins with a space.
 
 use super::{TextError, Tokenizer};
 
@@ -15,14 +15,14 @@ use super::{TextError, Tokenizer};
 const CONTEXT_TOKENS: usize = 5;
 
 /// The maximum number of tokens that are held back. A character has at most four bytes, so this many tokens without a
-/// complete character at the end are not text. What they decode to is then returned as it is, which limits the work per
+/// complete character at the end are not text. Their decoded text is then returned as it is, which limits the work per
 /// token.
 const MAX_HELD_TOKENS: usize = 64;
 
 /// The decoder's output for bytes that form no character, such as the first bytes of a character.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// The state of detokenizing one sequence: the last tokens, and the text of those that were returned.
+/// The state of detokenizing one sequence: the last tokens, and the text of the context tokens among them.
 #[derive(Debug)]
 pub struct Detokenizer {
     token_ids: Vec<u32>,

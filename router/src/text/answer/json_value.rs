@@ -1,4 +1,4 @@
-//! Finds the end of a JSON object, list or string that arrives in pieces. The text inside it is not validated.
+//! Finds the end of a JSON object, list or string that arrives in pieces. The text inside the value is not validated.
 
 /// The state after reading the first part of an object, a list or a string.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

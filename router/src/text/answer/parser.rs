@@ -28,8 +28,8 @@ pub(crate) struct AnswerParser {
 #[derive(Debug)]
 enum State {
     Text,
-    /// After an opener. `mark` is the opener with the white space before it, which becomes content if no call or
-    /// thought follows.
+    /// After an opener, or after the text that separates two calls. `mark` is this text with the white space before it.
+    /// It becomes content if no call or thought follows.
     Head {
         opener: &'static str,
         mark: String,

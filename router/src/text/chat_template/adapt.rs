@@ -29,7 +29,7 @@ pub(super) enum ContentShape {
     Both,
 }
 
-/// The input from which a template reads the tools, if it shows calls in a known format.
+/// The input from which a template reads the tools, if the template shows calls in a known format.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ToolsShape {
     Variable(&'static Format),

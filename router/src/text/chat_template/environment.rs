@@ -11,8 +11,8 @@ use super::json::{JsonStyle, json};
 use super::python::{self, str_of};
 use super::{Raised, methods};
 
-/// The maximum number of instructions in one rendering. They are enough for thousands of messages with any known
-/// template, and take at most a second.
+/// The maximum number of instructions in one rendering. This number is enough for thousands of messages with any known
+/// template, and takes at most a second.
 pub(super) const MAX_STEPS: u64 = 10_000_000;
 
 /// Returns the environment, without a template.

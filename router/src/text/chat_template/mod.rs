@@ -1,7 +1,7 @@
 //! Chat templates: they turn the messages of a conversation into the text format that the model was trained on.
 //!
 //! Templates are Jinja, written for Python. [`ChatTemplate::render`] returns the same text as transformers'
-//! `apply_chat_template`; The tests in `recorded` compare both. A template comes with the model and is trusted like its
+//! `apply_chat_template`; the tests in `recorded` compare both. A template comes with the model and is trusted like its
 //! weights, but a conversation is not trusted, so the number of steps and the size of the text are limited. The time
 //! that a template can print is one of the inputs.
 //!
