@@ -10,13 +10,13 @@ use super::stream::{Completion, TokenStream};
 use super::timings::{Arrival, Timings};
 use crate::memory::Account;
 
-/// The outcome of a request.
+/// The outcome of one choice of a request: the sequence with the largest mean logprob, and the other sequences.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) best: Completion,
     /// The sequences that did not win, in the order in which they began.
     pub(crate) others: Vec<Completion>,
-    /// The timings of the winner; they end when the last sequence ends.
+    /// The timings of the best sequence, except that their end is the end of the last sequence.
     pub(crate) timings: Timings,
     /// The memory that is counted for the sequences; released with the outcome, after it has become a response.
     _memory: Vec<Account>,

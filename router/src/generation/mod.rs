@@ -39,7 +39,7 @@ use report::Report;
 use stream::TokenStream;
 use timings::Arrival;
 
-/// Starts generations.
+/// Admits and validates requests, and starts their generations.
 #[derive(Debug)]
 pub(crate) struct Generator {
     permits: Permits,
@@ -103,7 +103,7 @@ impl Generator {
         permit.inspect_err(|error| Report::new(&self.metrics, request_id).failure(error))
     }
 
-    /// Takes the permits of a request whose prompt needs no more work.
+    /// Checks the number of sequences of a request whose prompt is ready, and takes its permits.
     ///
     /// # Errors
     /// When the number of sequences is not allowed for the request or its delivery, or too few permits are free.

@@ -38,18 +38,18 @@ pub(crate) struct Token {
 pub(crate) struct PromptToken {
     pub(crate) id: u32,
     pub(crate) text: String,
-    /// NaN for the first token.
+    /// The log-probability; NaN for the first token, which has none.
     pub(crate) logprob: f32,
     /// The most probable tokens at this position, best first; empty unless asked for.
     pub(crate) top_tokens: Vec<Token>,
 }
 
-/// The reason why a sequence ended.
+/// The reason why a sequence ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinishReason {
     /// The sequence has as many tokens as the request allows.
     Length,
-    /// The model ended the sequence.
+    /// The model ended the sequence, or the answer's parser found the answer complete.
     EosToken,
     /// The text contains a stop string.
     StopSequence,
@@ -72,7 +72,7 @@ pub(crate) struct Finish {
     pub(crate) seed: Option<u64>,
 }
 
-/// One token of a sequence, with everything that changes with it.
+/// One token of a sequence, with the text and the events that it adds to the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Piece {
     /// The position of the token among the generated ones, counted from 1.
@@ -92,10 +92,10 @@ pub(crate) struct Piece {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Completion {
     pub(crate) finish: Finish,
-    /// Empty unless asked for.
+    /// The prompt's tokens; empty unless asked for.
     pub(crate) prompt: Vec<PromptToken>,
     pub(crate) tokens: Vec<Token>,
-    /// One list per token; empty unless asked for.
+    /// The most probable tokens at the position of each token; empty unless asked for.
     pub(crate) top_tokens: Vec<Vec<Token>>,
 }
 
@@ -156,7 +156,7 @@ impl AnswerReader {
         Self { parser: AnswerParser::new(form.clone()), form, answer: Answer::default() }
     }
 
-    /// Returns the events of a token's text, and true if the answer is complete.
+    /// Reads a token's text. Returns the events in it, and true if the answer is complete.
     fn read(&mut self, delta: &str, is_last: bool) -> (Vec<AnswerEvent>, bool) {
         let mut events = Vec::new();
         let was_thinking = self.parser.is_thinking();

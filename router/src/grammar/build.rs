@@ -1,4 +1,4 @@
-//! Compiles a grammar in steps. Before each step it checks if anybody still waits for the grammar.
+//! Compiles a grammar in steps, and checks between the steps if anybody still waits for the grammar.
 //!
 //! Door: [`GrammarBuilder`].
 
@@ -50,7 +50,8 @@ impl GrammarBuilder {
     /// Compiles a grammar.
     ///
     /// # Errors
-    /// When the grammar is invalid, too large, or allows no text at all.
+    /// When the grammar is invalid, too large, or allows no text at all, when the model has no end-of-sequence token,
+    /// or when `stop` was used.
     pub(super) fn build(&self, grammar: &Grammar, stop: &BuildStop) -> Compiled {
         let source = grammar.source()?;
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;

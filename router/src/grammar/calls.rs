@@ -13,7 +13,7 @@ use crate::text::{AnswerForm, CallSyntax};
 /// The maximum number of calls in one answer. Without it, a model that cannot stop would fill the answer with calls.
 const MAX_CALLS: usize = 16;
 
-/// Returns the grammar of calls of the function `name`, or of any function.
+/// Returns the grammar of calls of the function `name`, or of any function if `name` is `None`.
 ///
 /// # Errors
 /// When the schema of a function is too large.

@@ -7,7 +7,7 @@ use super::held::MatcherBytes;
 use super::matcher::{GrammarMatcher, MaskError};
 use super::stop::BuildStop;
 
-/// The number of tokens that are tried before a grammar is accepted.
+/// The maximum number of tokens that are tried before a grammar is accepted.
 const NUM_TRIED: usize = 8;
 
 /// The outcome of compiling a grammar.

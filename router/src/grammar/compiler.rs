@@ -132,8 +132,8 @@ impl GrammarCompiler {
             lower_priority(None, NICENESS);
             let _ = started_tx.send(gettid());
             let _ = compiled_tx.send(shared.compile(key, &grammar, &stop));
-            // The turn ends with the build, even if the caller has stopped waiting: otherwise more builds than allowed
-            // would run.
+            // The permit is held until the build ends, even if the caller has stopped waiting, because otherwise more
+            // builds than allowed would run.
             drop(turn);
         });
         work.map_err(|_| GrammarError::Busy)?;

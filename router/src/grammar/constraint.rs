@@ -13,7 +13,8 @@ use super::{closed, schema};
 pub(crate) enum Grammar {
     /// Any JSON object.
     JsonObject,
-    /// JSON that is valid under a schema. Its objects have only the members that the schema names.
+    /// JSON that is valid under a schema. Its objects have only the members that the schema names, unless the schema
+    /// itself allows other members.
     JsonSchema(Value),
     /// The whole text matches a regular expression, in the syntax of the crate `regex`.
     Regex(String),

@@ -1,4 +1,4 @@
-//! The reasons why a grammar is refused.
+//! The errors of grammars, and their form as one line.
 
 /// The reason why a text cannot follow a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

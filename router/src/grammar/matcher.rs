@@ -63,7 +63,7 @@ impl GrammarMatcher {
     /// Creates a matcher at the beginning of a grammar.
     ///
     /// # Errors
-    /// When it takes too much memory.
+    /// When the matcher takes too much memory.
     pub(super) fn new(mut parser: TokenParser, vocab_size: usize, all: &MatcherBytes) -> Result<Self, MaskError> {
         if parser.is_fresh() {
             parser.start_without_prompt();

@@ -1,4 +1,4 @@
-//! Stopping a build of a grammar when nobody waits for it any more.
+//! Stops the build of a grammar when nobody waits for the grammar any more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,10 +25,10 @@ impl BuildStop {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// Checks if the build should go on.
+    /// Returns an error if the build should not go on.
     ///
     /// # Errors
-    /// When the build is stopped; nobody reads the error.
+    /// When the build is stopped. Nobody reads this error.
     pub(super) fn check(&self) -> Result<(), GrammarError> {
         if self.is_stopped() { Err(GrammarError::Busy) } else { Ok(()) }
     }

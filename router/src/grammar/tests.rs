@@ -22,7 +22,8 @@ fn allowed(mask: &[u8]) -> Vec<u32> {
     (0..crate::testing::VOCAB_SIZE).filter(|&id| mask[id as usize / 8] >> (id % 8) & 1 == 1).collect()
 }
 
-/// Returns a text of random allowed tokens. It ends as soon as the grammar allows, once it has `min_tokens` tokens.
+/// Returns a text of random allowed tokens. Once it has `min_tokens` tokens, the text ends as soon as the grammar
+/// allows.
 async fn walk(grammar: Grammar, seed: u64, min_tokens: usize) -> String {
     walk_within(grammar, seed, min_tokens, 2000).await
 }

@@ -14,7 +14,7 @@ pub(super) struct ByteTable {
 }
 
 impl ByteTable {
-    /// Returns the table of a tokenizer, if its decoder is the byte-level one.
+    /// Returns the table of a tokenizer; `None` unless the tokenizer has a byte-level decoder.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let Some(DecoderWrapper::ByteLevel(_)) = tokenizer.get_decoder() else { return None };
         let num_ids = tokenizer.get_vocab(true).into_values().max().map_or(0, |largest| largest as usize + 1);

@@ -20,7 +20,7 @@ struct Cut {
     pattern: Option<&'static str>,
     has_single_digits: bool,
     is_composed: bool,
-    /// True if a whole word that is a token is not split, whatever the merges.
+    /// True if a whole word that is a token becomes this token, whatever the merges are.
     ignores_merges: bool,
     /// True if a beginning-of-sequence token is added when the file does not say.
     adds_bos: bool,
@@ -51,7 +51,7 @@ const TEKKEN: Cut = Cut {
     adds_bos: true,
     ..GPT_2
 };
-/// The rules by `tokenizer.ggml.pre`.
+/// The rules by their names in `tokenizer.ggml.pre`.
 const CUTS: [(&str, Cut); 7] = [
     ("default", GPT_2),
     ("gpt-2", GPT_2),

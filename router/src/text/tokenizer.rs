@@ -178,7 +178,7 @@ fn prefix(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<Vec<u32>> {
     Ok(whole[..len].to_vec())
 }
 
-/// A description of a file error, with its cause.
+/// Returns the message of a file error, with its cause.
 pub(super) fn describe(error: &ModelFilesError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),

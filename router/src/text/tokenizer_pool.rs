@@ -16,10 +16,11 @@ use super::{TextError, Tokenizer};
 use crate::aside::{NICENESS, lower_priority};
 use crate::memory::{Held, Part};
 
-/// The longest prompt, in bytes, that stays on the caller's thread: about 250 tokens, 0.1 ms.
+/// The maximum length, in bytes, of a prompt that is tokenized on the caller's thread: about 250 tokens, which take 0.1
+/// ms.
 const SHORT_PROMPT_BYTES: usize = 1 << 10;
 
-/// The longest text, in bytes, of the ordinary lane: a few milliseconds.
+/// The maximum length, in bytes, of a text in the ordinary lane. Such a text takes a few milliseconds.
 const ORDINARY_BYTES: usize = 64 << 10;
 
 /// The maximum time for which a text waits for a thread. Before that, a long text waits for memory, for at most the

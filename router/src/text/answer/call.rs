@@ -43,10 +43,10 @@ pub(super) enum Arguments {
 /// Reads a parameter's name and value; `None` after the last one.
 pub(super) type ReadParameter = fn(&mut Cursor<'_>, &Tool) -> Scan<Option<(String, Json)>>;
 
-/// The text that follows arguments.
+/// The meaning of the text after the arguments of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// Another call, whose head is next.
+    /// Another call, whose head (the text up to its arguments) is next.
     Call,
     Text,
 }

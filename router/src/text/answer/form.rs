@@ -19,13 +19,13 @@ pub(in crate::text) struct Format {
     prompt_has: &'static [&'static str],
     /// Texts that may begin a call. No opener is the start of another opener.
     pub(super) openers: &'static [&'static str],
-    /// Texts that may begin a call at the start of an answer.
+    /// Texts that may begin a call only at the start of an answer.
     pub(super) first_openers: &'static [&'static str],
     /// Other markup of the format. Like openers, it may be special tokens.
     pub(super) marks: &'static [&'static str],
-    /// Reads the text after an opener.
+    /// Reads the text after an opener, up to the arguments of the call.
     pub(super) head: fn(&'static str, &mut Cursor<'_>, &Tools) -> Scan<Head>,
-    /// Reads the text after the arguments.
+    /// Reads the text after the arguments of a call.
     pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
     /// True if the format also marks thoughts.
     pub(super) has_thoughts: bool,
@@ -232,7 +232,7 @@ pub(crate) struct AnswerForm {
     /// True if the prompt ends inside a thought.
     pub(super) begins_in_thought: bool,
     pub(super) tools: Arc<Tools>,
-    /// The marks that are special tokens, with their ids.
+    /// The marks of this form that are special tokens, with their ids.
     pub(super) special_marks: Vec<(&'static str, u32)>,
     /// True if the answer ends with its first call.
     pub(crate) has_one_call: bool,

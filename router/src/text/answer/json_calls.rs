@@ -9,7 +9,7 @@ use super::tools::Tools;
 
 const NAME_KEYS: [&str; 2] = ["name", "tool_name"];
 const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
-/// Keys that are skipped.
+/// Keys that are skipped with their values.
 const OTHER_KEYS: [&str; 3] = ["id", "tool_call_id", "type"];
 
 /// Marks that may follow the last call.

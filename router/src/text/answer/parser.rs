@@ -18,7 +18,7 @@ pub(crate) struct AnswerParser {
     /// The text that is not read yet.
     text: String,
     state: State,
-    /// True after a mark: white space that follows belongs to the mark.
+    /// True directly after a mark, where white space belongs to the mark and is left out.
     is_after_mark: bool,
     has_content: bool,
     num_calls: usize,

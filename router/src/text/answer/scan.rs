@@ -8,7 +8,7 @@ use super::tools::{Tool, Tools};
 pub(super) enum Miss {
     /// More text is needed to decide.
     Short,
-    /// The text is something else.
+    /// The text is not what was to be read.
     Other,
 }
 

@@ -4,7 +4,7 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::text) struct Thinking {
     pub(super) open: &'static str,
-    /// The closing mark, as a list of one.
+    /// The closing mark, as a list with one item.
     pub(super) close: &'static [&'static str],
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Shapes {
     pub(super) tools: ToolsShape,
 }
 
-/// The shape of a message's content.
+/// The shapes of a message's content that a template reads: a string, a list of parts, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContentShape {
     Text,
@@ -33,7 +33,7 @@ pub(super) enum ContentShape {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ToolsShape {
     Variable(&'static Format),
-    /// A field of the system message, as a string.
+    /// The field `tools` of the system message, as JSON in a string.
     SystemMessage(&'static Format),
     Nowhere,
 }

@@ -83,7 +83,7 @@ fn strip<'a>(text: &'a str, args: &[Value], start: bool, end: bool) -> Result<&'
     Ok(if end { text.trim_end_matches(is_stripped) } else { text })
 }
 
-/// `split` and `rsplit`, by a separator or by runs of white space.
+/// The methods `split` and `rsplit`. Without a separator they split at runs of white space.
 fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
     let (separator, max, kwargs): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
     let separator = separator.or(kwargs.get("sep")?).filter(|separator| !separator.is_none());

@@ -29,7 +29,7 @@ use serde_json::{Map, Value as Json};
 use super::answer::{AnswerForm, Thinking, Tools, thinking_of};
 use adapt::Shapes;
 
-/// The largest text that is rendered, in bytes.
+/// The maximum size of a rendered text, in bytes.
 const MAX_TEXT_BYTES: usize = 64 << 20;
 
 /// The name of the only template of an environment, used in errors.
@@ -54,7 +54,7 @@ pub(crate) struct ChatTemplate {
     thinking: Option<&'static Thinking>,
 }
 
-/// The text of a rendered conversation.
+/// The text of a rendered conversation, and the form of the answer to it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RenderedChat {
     pub(crate) text: String,

@@ -54,14 +54,14 @@ struct Case {
     expected: Expected,
 }
 
-/// The outcome in transformers.
+/// The outcome of rendering a conversation with transformers.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Expected {
     Text(String),
     /// The message of `raise_exception`.
     Raised(String),
-    /// An error of Python, caused by the template.
+    /// The message of a Python error that the template caused.
     Failed(String),
 }
 
