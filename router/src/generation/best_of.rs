@@ -1,7 +1,7 @@
 //! Several sequences for one prompt, generated together with different seeds. The one with the largest mean logprob
 //! wins, as in TGI. A request for one sequence goes through the same code.
 //!
-//! This code only reads streams to their ends; it does not know how a sequence is made.
+//! This module only reads the streams to their ends; it does not know how a sequence is generated.
 
 use futures_util::future::try_join_all;
 
@@ -10,25 +10,26 @@ use super::stream::{Completion, TokenStream};
 use super::timings::{Arrival, Timings};
 use crate::memory::Account;
 
-/// The outcome of a request.
+/// The outcome of one choice of a request: the sequence with the largest mean logprob, and the other sequences.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) best: Completion,
     /// The sequences that did not win, in the order in which they began.
     pub(crate) others: Vec<Completion>,
-    /// The timings of the winner; they end when the last sequence ends.
+    /// The timings of the best sequence, except that their end is the end of the last sequence.
     pub(crate) timings: Timings,
-    /// Given back when the outcome has become a response.
+    /// The memory that is counted for the sequences; released with the outcome, after it has become a response.
     _memory: Vec<Account>,
 }
 
-/// Waits for all sequences. When one fails, the others are cancelled.
+/// Reads all sequences to their ends and returns the outcome. When one sequence fails, the others are cancelled.
 ///
 /// # Errors
-/// The first failure.
+/// The error of the first sequence that fails.
 pub(super) async fn collect(mut sequences: Vec<TokenStream>, arrival: Arrival) -> Result<Outcome, GenerationError> {
     let mut completions = try_join_all(sequences.iter_mut().map(TokenStream::collect)).await?;
-    // `max_by` returns the last of equals; in reverse order that is the first sequence.
+    // If several scores are equal, `max_by` returns the last of them, which in reverse order belongs to the first
+    // sequence.
     let scores = completions.iter().map(mean_logprob).enumerate().rev();
     let best = scores.max_by(|(_, left), (_, right)| left.total_cmp(right)).map(|(index, _)| index);
     let best = best.ok_or(GenerationError::Incomplete)?;

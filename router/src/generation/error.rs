@@ -1,6 +1,7 @@
 //! The errors of a generation.
 //!
-//! The messages are TGI's, because clients match on them. `crate::error` chooses the HTTP status of each.
+//! The messages are TGI's where TGI has the same error, because clients match on them. `crate::error` chooses the HTTP
+//! status of each error.
 
 use crate::batcher::SubmitError;
 use crate::text::TextError;
@@ -9,19 +10,19 @@ use crate::validation::ValidationError;
 /// The reason why a generation has no result.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum GenerationError {
-    /// No permit is left, or too many tokens wait.
+    /// Too few permits are free, too many tokens wait in the queue, or no memory or thread became free in time.
     #[error("Model is overloaded")]
     Overloaded,
     /// The request is not valid.
     #[error("Input validation error: {0}")]
     Validation(#[from] ValidationError),
-    /// The shards failed, or the server is stopping.
+    /// The shards or the tokenizer failed, or the server is stopping.
     #[error("Request failed during generation: {0}")]
     Failed(String),
     /// The request took longer than `--request-timeout` allows.
     #[error("Request timed out: it took longer than `--request-timeout` allows")]
     TimedOut,
-    /// The events ended without a last one, which is a defect.
+    /// The sequence's events ended before the last token came, which is a defect of the server.
     #[error("Incomplete generation")]
     Incomplete,
 }

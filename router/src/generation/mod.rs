@@ -1,5 +1,5 @@
-//! All the work on one request, from permit to last event: permit → validation → submit → tokens → text. The permit
-//! comes before all slow work. A sequence gives the permit back when it ends, however slowly its events are read.
+//! All the work on one request, from permit to last event: permit → validation → submit → tokens → text. The permit is
+//! taken before any slow work. A sequence returns its permit when it ends, however slowly the client reads its events.
 //!
 //! A request that cannot be carried out is refused before its response begins. Dropping a generation cancels it: its
 //! event channel closes, and the batcher frees its slots and blocks at the next step.
@@ -39,7 +39,7 @@ use report::Report;
 use stream::TokenStream;
 use timings::Arrival;
 
-/// Starts generations.
+/// Admits and validates requests, and starts their generations.
 #[derive(Debug)]
 pub(crate) struct Generator {
     permits: Permits,
@@ -50,11 +50,12 @@ pub(crate) struct Generator {
     request_timeout: Option<Duration>,
     /// True if tenants do not find each other's prompts in the prefix cache.
     separates_tenants: bool,
-    /// Makes scopes of the prefix cache. Its keys are random, so nobody can choose a salt that collides with another.
+    /// Hashes a tenant and a salt to a scope of the prefix cache. The hasher's keys are random, so no client can choose
+    /// a salt whose scope collides with another client's.
     hasher: RandomState,
 }
 
-/// A generation that is read token by token.
+/// One sequence of a request, which is read token by token, with its report.
 #[derive(Debug)]
 pub(crate) struct Generation {
     tokens: TokenStream,
@@ -86,7 +87,7 @@ impl Generator {
     /// Takes `num_sequences` permits. Must be called before any work on a request.
     ///
     /// # Errors
-    /// When too few permits are free now, or the request needs more than a tenant can ever have.
+    /// When too few permits are free now, or the request needs more permits than a tenant can ever have.
     pub(crate) fn admit(
         &self,
         tenant: Tenant,
@@ -102,7 +103,7 @@ impl Generator {
         permit.inspect_err(|error| Report::new(&self.metrics, request_id).failure(error))
     }
 
-    /// Takes the permits of a request whose prompt needs no more work.
+    /// Checks the number of sequences of a request whose prompt is ready, and takes its permits.
     ///
     /// # Errors
     /// When the number of sequences is not allowed for the request or its delivery, or too few permits are free.
@@ -120,7 +121,7 @@ impl Generator {
     /// Begins a generation that is read token by token.
     ///
     /// # Errors
-    /// When the request cannot be carried out. Nothing has begun then.
+    /// When the request cannot be carried out. No generation has begun then.
     pub(crate) async fn stream(
         &self,
         permit: Permit,
@@ -130,10 +131,11 @@ impl Generator {
         generations.into_iter().next().ok_or(GenerationError::Incomplete)
     }
 
-    /// Begins generations that are read together: request after request, each with its choices.
+    /// Begins the generations of several requests, which are read together. They are returned in the order of the
+    /// requests, with all choices of a request one after the other.
     ///
     /// # Errors
-    /// When one of them cannot be carried out. The others are cancelled then.
+    /// When one request cannot be carried out. The generations of the others are cancelled then.
     pub(crate) async fn stream_all(
         &self,
         mut permit: Permit,
@@ -152,7 +154,7 @@ impl Generator {
         Ok(generations)
     }
 
-    /// Carries out a generation, and returns the best of several sequences if the request wants several.
+    /// Carries out a generation, and returns the best of several sequences if the request asks for several (`best_of`).
     ///
     /// # Errors
     /// When the request cannot be carried out or its generation failed.
@@ -165,10 +167,11 @@ impl Generator {
         outcomes.into_iter().next().ok_or(GenerationError::Incomplete)
     }
 
-    /// Carries out generations together: request after request, each with its choices.
+    /// Carries out the generations of several requests together. The outcomes are in the order of the requests, with
+    /// all choices of a request one after the other.
     ///
     /// # Errors
-    /// When one of them cannot be carried out or failed. The others are cancelled then.
+    /// When one request cannot be carried out or its generation failed. The other generations are cancelled then.
     pub(crate) async fn complete_all(
         &self,
         mut permit: Permit,
@@ -246,7 +249,8 @@ impl Generator {
         Ok(Prepared { valid, arrival, reports: std::iter::once(report).chain(more).collect() })
     }
 
-    /// Submits one sequence to the batcher. Without a seed in the request, each sequence gets a random one.
+    /// Submits one sequence to the batcher. If the request has a seed, a sequence of choice `n` gets this seed plus
+    /// `n`, otherwise each sequence gets a random seed.
     async fn submit(
         &self,
         valid: &ValidRequest,

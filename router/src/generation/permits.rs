@@ -1,8 +1,9 @@
-//! Permits: they limit the number of sequences, and share it between API keys.
+//! Permits limit the number of sequences that the server accepts at once, and divide this number between API keys.
 //!
-//! Without keys, or with one, permits go to whoever comes first. With several keys half of the permits are guaranteed:
-//! each key always finds its equal part of that half, and the other half goes to whoever comes first. So no key can
-//! shut out another, and a key that is alone still gets most of the server.
+//! With no API key or one, permits go to whoever comes first. With several keys, half of the permits are divided
+//! equally between the keys (rounded down): each key can always take this guaranteed number. The other permits go to
+//! whoever comes first. So no key can shut out another unless the guaranteed number is 0, and one key can take all
+//! permits that are not guaranteed to others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +24,8 @@ struct Shared {
     taken: Mutex<Vec<u32>>,
 }
 
-/// Permits of one tenant, with memory that goes with them. Both are given back when this is dropped.
+/// Permits of one tenant, with the memory that their sequences need. Dropping it returns the permits; the memory is
+/// freed when all permits that share it are dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     shared: Arc<Shared>,
@@ -33,14 +35,14 @@ pub(crate) struct Permit {
 }
 
 impl Permits {
-    /// Creates `total` permits for `num_tenants` tenants, at least one.
+    /// Creates `total` permits for `num_tenants` tenants; 0 tenants count as one.
     pub(crate) fn new(total: u32, num_tenants: usize) -> Self {
         let num_tenants = num_tenants.max(1);
         let guaranteed = if num_tenants == 1 { 0 } else { total / 2 / u32::try_from(num_tenants).unwrap_or(u32::MAX) };
         Self(Arc::new(Shared { total, guaranteed, taken: Mutex::new(vec![0; num_tenants]) }))
     }
 
-    /// The most permits that one tenant can have.
+    /// The maximum number of permits that one tenant can have.
     pub(crate) fn most(&self) -> u32 {
         let num_others = self.0.taken().len() as u32 - 1;
         self.0.total - self.0.guaranteed * num_others
@@ -51,7 +53,7 @@ impl Permits {
         let Shared { total, guaranteed, .. } = *self.0;
         let mut taken = self.0.taken();
         let others = taken.iter().enumerate().filter(|(index, _)| *index != tenant.index());
-        // The permits that the others have taken or are guaranteed.
+        // For each other tenant, the permits that the tenant has taken or is guaranteed, whichever is more.
         let kept: u64 = others.map(|(_, taken)| u64::from(*taken.max(&guaranteed))).sum();
         let own = taken.get_mut(tenant.index())?;
         let is_free = u64::from(*own) + u64::from(count) + kept <= u64::from(total);
@@ -81,7 +83,7 @@ impl Permit {
         self.tenant
     }
 
-    /// Keeps memory until these permits, and all that are split from them, are given back.
+    /// Keeps `memory` until these permits, and all permits that will be split off from them, are dropped.
     pub(crate) fn keep(&mut self, memory: Held) {
         self.memory = Some(Arc::new(memory));
     }

@@ -1,14 +1,15 @@
-//! Counts exactly once how each request ended, and logs the line `Success` with its timings, which users search for.
+//! Counts exactly once how each request ended, and logs the timings of a successful one. Users search for this log line
+//! by its message `Success`. If a request asks for several choices, each choice counts as a request.
 //!
-//! A request whose client left before the end counts as dropped: dropping an open report counts it. Neither prompts nor
-//! completions are ever logged.
+//! A request whose client left before the end counts as dropped: a report that is dropped before it has counted an
+//! outcome counts this one. Neither prompts nor completions are ever logged.
 
 use std::sync::Arc;
 
 use super::{Finish, GenerationError, Timings};
 use crate::metrics::Metrics;
 
-/// The names of a request in the log.
+/// The id of a request, and the trace it belongs to, as they are logged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestId {
     pub(crate) id: Arc<str>,
@@ -22,7 +23,7 @@ pub(crate) struct Trace {
     pub(crate) parent_id: u64,
 }
 
-/// The report of one request.
+/// The report of one request or choice, which counts its outcome.
 #[derive(Debug)]
 pub(super) struct Report {
     metrics: Arc<Metrics>,
@@ -91,7 +92,7 @@ impl Report {
             GenerationError::Incomplete => &failures.incomplete,
         };
         counter.increment(1);
-        // A failure is logged once, where it is handled, and not again for each request that it ends.
+        // The code that handles a failure logs it once. The requests that it ends are logged only at the level debug.
         let (trace_id, parent_id) = (self.request_id.trace_id(), self.request_id.parent_id());
         tracing::debug!(request_id = %self.request_id.id, trace_id, parent_id, "{error}");
     }

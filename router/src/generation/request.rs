@@ -10,7 +10,7 @@ use crate::validation::{GenerationOptions, PromptInput};
 pub(crate) struct GenerationRequest {
     pub(crate) prompt: PromptInput,
     pub(crate) options: GenerationOptions,
-    /// The number of answers to make, at least one. If the client gives a seed, choice `n` uses the seed plus `n`.
+    /// The number of answers to generate, at least one. If the client gives a seed, choice `n` uses the seed plus `n`.
     pub(crate) num_choices: u32,
     pub(crate) received_at: Instant,
     /// The request's name in the log.

@@ -1,7 +1,9 @@
-//! Turns one sequence's token ids into text: detokenises, finds stop strings, and puts the summary on the last piece.
+//! Turns one sequence's token ids into text: detokenises, finds stop strings, and adds a summary to the last token.
 //!
-//! The streamed text has every token, special ones included. The generated text has no special tokens and ends right
-//! after the stop string, if one was found.
+//! The texts of the tokens include special tokens. The generated text has no special tokens, except those that the
+//! answer's parser reads. With `wants_full_text` the generated text begins with the prompt. If a stop string was found,
+//! the generated text ends right after the stop string, or right before it with `wants_deltas`, the form of OpenAI's
+//! API.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use crate::text::{
 };
 use crate::validation::{PromptInput, ValidRequest};
 
-/// A token of the completion, or a candidate for one.
+/// A generated token, or one of the most probable tokens at a position.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Token {
     pub(crate) id: u32,
@@ -36,18 +38,18 @@ pub(crate) struct Token {
 pub(crate) struct PromptToken {
     pub(crate) id: u32,
     pub(crate) text: String,
-    /// NaN for the first token.
+    /// The log-probability; NaN for the first token, which has none.
     pub(crate) logprob: f32,
     /// The most probable tokens at this position, best first; empty unless asked for.
     pub(crate) top_tokens: Vec<Token>,
 }
 
-/// The reason why a sequence ended.
+/// The reason why a sequence ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinishReason {
     /// The sequence has as many tokens as the request allows.
     Length,
-    /// The model ended the sequence.
+    /// The model ended the sequence, or the answer's parser found the answer complete.
     EosToken,
     /// The text contains a stop string.
     StopSequence,
@@ -66,21 +68,21 @@ pub(crate) struct Finish {
     pub(crate) num_cached_tokens: u32,
     /// The index of the stop string that ended the sequence, if one did.
     pub(crate) stop_index: Option<usize>,
-    /// `None` if no token was drawn at random.
+    /// The seed of random sampling; `None` if every token was the most probable one.
     pub(crate) seed: Option<u64>,
 }
 
-/// One token of a sequence, with everything that changes with it.
+/// One token of a sequence, with the text and the events that it adds to the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Piece {
-    /// Counts from 1.
+    /// The position of the token among the generated ones, counted from 1.
     pub(crate) index: u32,
     pub(crate) token: Token,
     /// The most probable tokens, best first; empty unless asked for.
     pub(crate) top_tokens: Vec<Token>,
     /// The new generated text that later tokens cannot change; empty unless asked for.
     pub(crate) delta: String,
-    /// The events of the delta in the answer; empty unless asked for.
+    /// The events that the answer's parser reads in `delta`; empty unless asked for.
     pub(crate) events: Vec<AnswerEvent>,
     /// The summary, on the last piece.
     pub(crate) finish: Option<Finish>,
@@ -90,14 +92,14 @@ pub(crate) struct Piece {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Completion {
     pub(crate) finish: Finish,
-    /// Empty unless asked for.
+    /// The prompt's tokens; empty unless asked for.
     pub(crate) prompt: Vec<PromptToken>,
     pub(crate) tokens: Vec<Token>,
-    /// One list per token; empty unless asked for.
+    /// The most probable tokens at the position of each token; empty unless asked for.
     pub(crate) top_tokens: Vec<Vec<Token>>,
 }
 
-/// A parser of an answer, with everything that it has read.
+/// The parser of an answer, with the form of the answer and what it has read so far.
 #[derive(Debug)]
 struct AnswerReader {
     form: AnswerForm,
@@ -108,9 +110,9 @@ struct AnswerReader {
 /// A sequence that is read token by token.
 #[derive(Debug)]
 pub(super) struct TokenStream {
-    /// `None` after its end.
+    /// The events of the sequence; `None` after its end.
     events: Option<EventReceiver>,
-    /// The memory of everything that was read, after the end.
+    /// After the end, the memory that is counted for everything that was read.
     kept: Option<Account>,
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
@@ -141,7 +143,8 @@ impl From<TokenFinish> for FinishReason {
 }
 
 impl Piece {
-    /// The memory of the parts that a complete response keeps, and of their text in the response, in bytes.
+    /// The memory that a complete response needs for this token and the top tokens, in bytes: once for the tokens, and
+    /// as much again for their text in the response.
     fn num_bytes(&self) -> usize {
         let tokens = self.top_tokens.iter().chain([&self.token]);
         tokens.map(|token| 2 * (size_of::<Token>() + token.text.len())).sum()
@@ -153,7 +156,7 @@ impl AnswerReader {
         Self { parser: AnswerParser::new(form.clone()), form, answer: Answer::default() }
     }
 
-    /// Returns the events of a token's text, and true if the answer is complete.
+    /// Reads a token's text. Returns the events in it, and true if the answer is complete.
     fn read(&mut self, delta: &str, is_last: bool) -> (Vec<AnswerEvent>, bool) {
         let mut events = Vec::new();
         let was_thinking = self.parser.is_thinking();
@@ -169,7 +172,8 @@ impl AnswerReader {
 }
 
 impl TokenStream {
-    /// Reads the events of a sequence. `seed` is set if the sequence draws its tokens at random.
+    /// Creates the stream of a sequence, which will read `events`. `seed` is the seed if the tokens are drawn at
+    /// random.
     ///
     /// # Errors
     /// When the prompt's tokens cannot be detokenized.
@@ -206,8 +210,8 @@ impl TokenStream {
         })
     }
 
-    /// Returns the next token, or `None` after the last one or after an error. At its end the event channel is closed,
-    /// which cancels a sequence that still runs.
+    /// Returns the next token, or `None` after the last one or after an error. At the stream's end the event channel is
+    /// closed, which cancels the sequence if it still runs.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, GenerationError>>> {
         let Some(events) = &mut self.events else { return Poll::Ready(None) };
         let result = loop {
@@ -233,7 +237,7 @@ impl TokenStream {
         Poll::Ready(Some(result))
     }
 
-    /// Reads the whole sequence.
+    /// Reads the sequence to its end and returns all of it.
     pub(super) async fn collect(&mut self) -> Result<Completion, GenerationError> {
         let (mut tokens, mut top_tokens, mut num_bytes) = (Vec::new(), Vec::new(), 0);
         while let Some(piece) = poll_fn(|cx| self.poll_next(cx)).await {
@@ -255,7 +259,7 @@ impl TokenStream {
         Err(GenerationError::Incomplete)
     }
 
-    /// Returns the memory held for the whole sequence.
+    /// Returns the memory that is counted for the whole sequence; `None` before its end.
     pub(super) fn into_kept(self) -> Option<Account> {
         self.kept
     }
@@ -306,8 +310,8 @@ impl TokenStream {
         Ok(form.has_mark(self.tokenizer.detokenize(&[token_id])?.trim()))
     }
 
-    /// Adds a token's text. A special token adds no text unless the parser reads it, but text held back before it is
-    /// added.
+    /// Adds a token's text to the generated text. A hidden token, a special one that the parser does not read, adds no
+    /// text of its own, but text that was held back before it is added.
     fn extend_generated_text(&mut self, token_id: u32, text: &str, is_hidden: bool) -> Result<(), TextError> {
         if is_hidden {
             let markup = self.tokenizer.detokenize(&[token_id])?;
@@ -318,8 +322,8 @@ impl TokenStream {
         Ok(())
     }
 
-    /// Cuts the generated text after the stop string, or before it in the form of OpenAI's API. The text has no special
-    /// tokens.
+    /// Cuts the generated text after the stop string, or before it with `wants_deltas`. Nothing is cut if a hidden
+    /// token completed the stop string, because the generated text lacks the text of that token.
     fn cut_generated_text(&mut self, stop: StopFound, is_hidden: bool) {
         if !is_hidden {
             let stop_bytes = if self.wants_deltas { stop.len_bytes } else { 0 };
@@ -328,7 +332,8 @@ impl TokenStream {
         }
     }
 
-    /// Returns the new generated text. Before the last token, the possible start of a stop string is held back.
+    /// Returns the generated text that was in no delta yet. Unless this is the last token, text that may begin a stop
+    /// string is held back.
     fn delta(&mut self, is_last: bool) -> String {
         let new = self.generated_text.get(self.num_sent_bytes..).unwrap_or_default();
         let held_back = if is_last { 0 } else { self.stop_strings.num_held_back().min(new.len()) };
@@ -361,8 +366,9 @@ impl TokenStream {
             .collect()
     }
 
-    /// Returns the prompt's tokens with their reports. In the form of OpenAI's API only the tokens of the prompt's text
-    /// are returned, and their texts joined are that text.
+    /// Returns the prompt's tokens with their log-probabilities and top tokens. With `wants_deltas` (the form of
+    /// OpenAI's API), the tokens that the tokenizer put before the prompt's text are left out, and the texts of the
+    /// other tokens join to the prompt's text.
     fn prompt_tokens(&self) -> Result<Vec<PromptToken>, TextError> {
         let num_left_out = if self.wants_deltas { self.num_added } else { 0 };
         let report = &self.prompt_report;

@@ -1,10 +1,11 @@
-//! The times of a request, and its numbers of tokens.
+//! The times of a request, and the numbers of its generated and cached tokens.
 //!
-//! The clock never jumps, so sums and differences of these times are never negative. Headers and metrics use them.
+//! The clock never goes back, so differences of these times are never negative. Response headers and metrics report the
+//! times.
 
 use std::time::{Duration, Instant};
 
-/// The times before the first sequence of a request is queued.
+/// When a request was received, and when it was validated, just before its first sequence is queued.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) received_at: Instant,
@@ -25,22 +26,22 @@ pub(crate) struct Timings {
 }
 
 impl Timings {
-    /// The time from received to finished.
+    /// The time from receiving the request to its end.
     pub(crate) fn total(&self) -> Duration {
         self.finished_at.saturating_duration_since(self.arrival.received_at)
     }
 
-    /// The time from received to queued.
+    /// The time from receiving the request to putting its first sequence into the queue.
     pub(crate) fn validation(&self) -> Duration {
         self.arrival.validated_at.saturating_duration_since(self.arrival.received_at)
     }
 
-    /// The time from queued to admitted.
+    /// The time that the request spent in the queue, until it was admitted.
     pub(crate) fn queue(&self) -> Duration {
         self.waited
     }
 
-    /// The time from admitted to finished.
+    /// The time from leaving the queue to the end of the request.
     pub(crate) fn inference(&self) -> Duration {
         self.finished_at.saturating_duration_since(self.arrival.validated_at).saturating_sub(self.waited)
     }
@@ -50,7 +51,7 @@ impl Timings {
         self.inference() / self.num_generated_tokens.max(1)
     }
 
-    /// The time from received to first token.
+    /// The time from receiving the request to its first token.
     pub(crate) fn time_to_first_token(&self) -> Option<Duration> {
         Some(self.first_token_at?.saturating_duration_since(self.arrival.received_at))
     }

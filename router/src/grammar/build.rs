@@ -1,4 +1,4 @@
-//! Compiles a grammar in steps. Before each step it checks if anybody still waits for the grammar.
+//! Compiles a grammar in steps, and checks between the steps if anybody still waits for the grammar.
 //!
 //! Door: [`GrammarBuilder`].
 
@@ -16,13 +16,14 @@ use super::stop::BuildStop;
 use super::{Grammar, GrammarError, effort};
 use crate::text::{TokenBytes, Tokenizer};
 
-/// The most positions in rules that a sequence may have at once. An object with 1000 optional properties needs 4000.
+/// The maximum number of Earley items (positions inside rules) that the parser of a sequence may follow at once. An
+/// object with 1000 optional properties needs 4000.
 const MAX_ITEMS_IN_ROW: usize = 6000;
 
-/// The most symbols; `llguidance` numbers them with 16 bits.
+/// The maximum number of symbols in a grammar, because `llguidance` numbers symbols with 16 bits.
 const MAX_SYMBOLS: usize = 60_000;
 
-/// The most states of the terminals. Each takes 1 or 2 KB.
+/// The maximum number of states of the automata for a grammar's terminals. A state takes 1 or 2 KB.
 const MAX_STATES: usize = 50_000;
 
 /// Compiles the grammars of one model.
@@ -30,7 +31,7 @@ pub(super) struct GrammarBuilder {
     tokenizer: Arc<Tokenizer>,
     vocab_size: usize,
     eos_token_ids: Vec<u32>,
-    /// Created with the first grammar, because it takes a moment with a large vocabulary.
+    /// Created for the first grammar and not at the start, because this takes a moment with a large vocabulary.
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
     bytes: MatcherBytes,
 }
@@ -49,7 +50,8 @@ impl GrammarBuilder {
     /// Compiles a grammar.
     ///
     /// # Errors
-    /// When the grammar is invalid, too large, or allows no text at all.
+    /// When the grammar is invalid, too large, or allows no text at all, when the model has no end-of-sequence token,
+    /// or when `stop` was used.
     pub(super) fn build(&self, grammar: &Grammar, stop: &BuildStop) -> Compiled {
         let source = grammar.source()?;
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;
@@ -67,14 +69,15 @@ impl GrammarBuilder {
             .map_err(|error| invalid(&error))?;
         stop.set_mask(Some(matcher.stop()))?;
         let first_mask = matcher.mask().map_err(|error| invalid(&error))?;
-        // The matcher becomes the start of sequences and must not be stopped any more.
+        // Sequences start with copies of this matcher, so nothing may stop it any more.
         stop.set_mask(None)?;
         let compiled = CompiledGrammar::new(matcher, first_mask, self.bytes.clone());
         compiled.try_out(stop)?;
         Ok(compiled)
     }
 
-    /// Creates the part that all grammars of the model share: its vocabulary.
+    /// Creates `llguidance`'s factory of parsers, which has the model's vocabulary and the limits. All grammars share
+    /// it.
     fn factory(&self) -> Result<ParserFactory, GrammarError> {
         let eos_token_ids: Vec<u32> =
             self.eos_token_ids.iter().copied().filter(|id| (*id as usize) < self.vocab_size).collect();
@@ -107,7 +110,8 @@ impl std::fmt::Debug for GrammarBuilder {
     }
 }
 
-/// Returns a token in `llguidance`'s form: markup and end-of-sequence tokens follow a byte that no text contains.
+/// Returns a token in `llguidance`'s form: a marker byte that no text contains, and then the markup of a special token
+/// or the bytes of an end-of-sequence token. Other tokens have no marker.
 fn word(token: TokenBytes, is_eos: bool) -> Vec<u8> {
     let marked = |markup: &[u8]| [&[TokTrie::SPECIAL_TOKEN_MARKER], markup].concat();
     match token {

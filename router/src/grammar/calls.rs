@@ -1,6 +1,6 @@
-//! Grammars for answers with tool calls: they force calls in the model's own format, with arguments that are valid
-//! under the function's schema, maybe after a thought. They can also allow an answer in a given form, or tool calls,
-//! after the thought.
+//! Grammars for answers with tool calls. They force calls in the model's own format, with arguments that are valid
+//! under the function's schema, or allow a choice between such calls and an answer that follows another grammar. In
+//! models that think, a thought comes before the calls or the answer.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use super::constraint::ANSWER;
 use super::{Grammar, GrammarError, closed, limits, schema};
 use crate::text::{AnswerForm, CallSyntax};
 
-/// The most calls in one answer; a model that cannot stop would fill the answer with calls.
+/// The maximum number of calls in one answer. Without it, a model that cannot stop would fill the answer with calls.
 const MAX_CALLS: usize = 16;
 
-/// Returns the grammar of calls of the function `name`, or of any function.
+/// Returns the grammar of calls of the function `name`, or of any function if `name` is `None`.
 ///
 /// # Errors
 /// When the schema of a function is too large.
@@ -24,7 +24,7 @@ pub(crate) fn calls(form: &AnswerForm, syntax: CallSyntax, name: Option<&str>) -
     Ok(Grammar::Lark(format!("start: {thought} {calls}\n{rules}")))
 }
 
-/// Returns the grammar of calls of any function, or of an answer.
+/// Returns a grammar that allows either calls of any function, or an answer that follows `answer`.
 ///
 /// # Errors
 /// When the schema of a function is too large.
@@ -35,8 +35,8 @@ pub(crate) fn calls_or(form: &AnswerForm, syntax: CallSyntax, answer: Grammar) -
     Ok(answer.within(format!("start: {thought} (calls | @{ANSWER})\ncalls: {calls}\n{rules}")))
 }
 
-/// Returns the grammar of an answer after an optional thought. A model that may not think answers worse, and a model
-/// whose prompt has begun a thought would write its thought into the answer.
+/// Returns the grammar of an answer that may follow a thought, if the model has thoughts. A model that is not allowed
+/// to think gives worse answers, and a model whose prompt has begun a thought would write the thought into the answer.
 pub(crate) fn after_thought(form: &AnswerForm, answer: Grammar) -> Grammar {
     let mut rules = String::new();
     match thought(form, &mut rules) {
@@ -45,7 +45,7 @@ pub(crate) fn after_thought(form: &AnswerForm, answer: Grammar) -> Grammar {
     }
 }
 
-/// Returns the expression of calls, and adds the rules that it uses.
+/// Returns the Lark expression of the calls, and adds to `rules` the rules that this expression uses.
 fn call_rules(
     form: &AnswerForm,
     syntax: CallSyntax,
@@ -86,7 +86,8 @@ fn closed(schema: &Value) -> Result<Value, GrammarError> {
     closed::close(&schema)
 }
 
-/// Adds a rule for a thought, if the model has thoughts, and returns its name.
+/// Adds the rules of a thought to `rules` and returns a reference to them. The reference makes the thought optional
+/// unless the prompt has begun it; the reference is empty if the model has no thoughts.
 fn thought(form: &AnswerForm, rules: &mut String) -> &'static str {
     let Some((open, close)) = form.thought_marks() else { return "" };
     let is_special = matches!(form.parts(close)[..], [Ok(_)]);

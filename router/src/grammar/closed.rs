@@ -1,9 +1,11 @@
-//! Closes the objects of a schema: they may have only the members that the schema names, unless it says otherwise, as
-//! in TGI, OpenAI and llama.cpp. JSON schema itself leaves objects open, and a model would go on inventing members.
+//! Closes the objects of a schema: they may have only the members that the schema names, unless the schema itself
+//! decides about other members. TGI, OpenAI and llama.cpp do the same. JSON schema itself leaves objects open, and then
+//! a model would go on inventing members.
 //!
 //! Door: [`close`]. Several schemas may describe one object together (`allOf`, or `$ref` or `anyOf` beside other
-//! keywords). Such an object has the members of all of them, so it is closed as a whole: a part closed alone would
-//! forbid the members of the others. A `$ref` inside such a whole leads to an open copy of its target.
+//! keywords). Such an object has the members of all these schemas, so it is closed as a whole: if one of the schemas
+//! were closed alone, it would forbid the members of the others. A `$ref` in such a schema is changed to point to a
+//! copy of its target that is not closed.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -12,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::GrammarError;
 
-/// Keywords whose values are schemas by name.
+/// Keywords whose value is an object with one schema per name.
 const MAPS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 
 /// Keywords whose value is a schema or a list of schemas.
@@ -22,7 +24,7 @@ const SCHEMAS: [&str; 7] =
 /// Keywords that decide by themselves which members an object may have.
 const OPENNESS: [&str; 2] = ["additionalProperties", "unevaluatedProperties"];
 
-/// The most members that are read and repeated for objects that several schemas describe.
+/// The maximum number of members that are read or copied to close the objects that several schemas describe.
 const MAX_MEMBERS: usize = 100_000;
 
 /// The members of an object that are known so far.
@@ -30,14 +32,15 @@ const MAX_MEMBERS: usize = 100_000;
 struct Names {
     names: Vec<String>,
     known: HashSet<String>,
-    /// True if another keyword decides about other members.
+    /// True if the object stays open: a keyword such as `additionalProperties` decides about other members, or a `$ref`
+    /// has no target in the schema.
     is_open: bool,
 }
 
 /// The state of closing one schema.
 struct Closing<'a> {
     root: &'a Value,
-    /// The names of the open copies, by the place of the original in the schema.
+    /// The names of the open copies, by the `$ref` to the original.
     copies: HashMap<String, String>,
     new_copies: Vec<String>,
     num_members: Cell<usize>,
@@ -69,7 +72,8 @@ pub(super) fn close(schema: &Value) -> Result<Value, GrammarError> {
     let given = closing.num_members.get();
     if given > MAX_MEMBERS {
         return Err(GrammarError::Invalid(format!(
-            "objects that several schemas describe have {given} members together; at most {MAX_MEMBERS} are allowed"
+            "the schema describes the same objects in too many places (allOf, anyOf, $ref): merging them reads more than \
+             {MAX_MEMBERS} members"
         )));
     }
     Ok(closed)
@@ -86,7 +90,7 @@ impl Names {
 }
 
 impl Closing<'_> {
-    /// Closes a schema that describes an object alone.
+    /// Closes a schema that is the whole description of a value, with everything inside it.
     fn close_whole(&mut self, schema: &mut Value) {
         let Value::Object(keywords) = schema else { return };
         self.close_within(keywords);
@@ -126,7 +130,7 @@ impl Closing<'_> {
         keywords.remove("unevaluatedProperties");
         let has_new_names = of_branches.names.iter().any(|name| !base.known.contains(name));
         if let ([list], true) = (lists, has_new_names) {
-            // Each branch names members of its own.
+            // The branches name members that the rest lacks, so each branch is closed on its own.
             let branches: Vec<Value> = whole.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
             let mut branches = branches.into_iter();
             each(keywords, list, |branch| {
@@ -147,7 +151,7 @@ impl Closing<'_> {
         }
     }
 
-    /// Closes everything except the object that this schema describes together with others.
+    /// Closes the objects inside a schema, but not the object that this schema describes together with other schemas.
     fn leave_open(&mut self, schema: &mut Value) {
         let Value::Object(keywords) = schema else { return };
         self.close_within(keywords);
@@ -166,7 +170,8 @@ impl Closing<'_> {
         }
     }
 
-    /// Returns the name of an open copy, and plans the copy if it is new.
+    /// Returns the name of the open copy of the schema at `place`. If there is none yet, the copy is added to
+    /// `new_copies`.
     fn copy(&mut self, place: String) -> String {
         let name = format!("hilo-open-{}", self.copies.len());
         let Self { copies, new_copies, .. } = self;
@@ -218,13 +223,13 @@ impl Closing<'_> {
         }
     }
 
-    /// Counts members. Returns false if there are too many.
+    /// Adds `num_members` to the count of members. Returns false if the count exceeds [`MAX_MEMBERS`].
     fn counts(&self, num_members: usize) -> bool {
         self.num_members.set(self.num_members.get().saturating_add(num_members));
         self.num_members.get() <= MAX_MEMBERS
     }
 
-    /// Adds the members of `add_names` and of all alternatives.
+    /// Adds the members that `add_names` adds, and those of all alternatives (`anyOf` and `oneOf`).
     fn add_all_names<'a>(&'a self, schema: &'a Value, names: &mut Names, seen: &mut HashSet<&'a str>) {
         self.add_names(schema, names, seen);
         for list in ["anyOf", "oneOf"] {
@@ -235,7 +240,8 @@ impl Closing<'_> {
     }
 }
 
-/// Closes an object that one schema describes.
+/// Closes an object that one schema describes. The object stays open if a keyword decides about other members, or if
+/// `minProperties` demands more members than the schema names.
 fn close_alone(keywords: &mut Map<String, Value>) {
     set_type(keywords);
     match keywords.get("unevaluatedProperties") {
@@ -254,7 +260,8 @@ fn close_alone(keywords: &mut Map<String, Value>) {
     }
 }
 
-/// Allows an object these members and no others.
+/// Allows an object only the members `names`, or, if its schema has patterns, only its properties and the members that
+/// match a pattern. An existing `additionalProperties` stays.
 fn set_names(keywords: &mut Map<String, Value>, names: &[String]) {
     let has_patterns = has_patterns(keywords);
     if let Value::Object(properties) = keywords.entry("properties").or_insert_with(|| json!({}))
@@ -267,7 +274,7 @@ fn set_names(keywords: &mut Map<String, Value>, names: &[String]) {
     keywords.entry("additionalProperties").or_insert_with(|| json!(false));
 }
 
-/// Adds the type `object` to a schema that names members and has no type.
+/// Adds the type `object` to a schema that names members and has no `type`, `enum`, `const` or `$ref`.
 fn set_type(keywords: &mut Map<String, Value>) {
     let names_members = keywords.contains_key("properties") || keywords.contains_key("required");
     if names_members && !["type", "enum", "const", "$ref"].iter().any(|keyword| keywords.contains_key(*keyword)) {
@@ -286,7 +293,8 @@ fn has_patterns(keywords: &Map<String, Value>) -> bool {
     keywords.get("patternProperties").and_then(Value::as_object).is_some_and(|patterns| !patterns.is_empty())
 }
 
-/// Returns the members that a schema names, in the order of its properties; a required member may have no schema.
+/// Returns the members that a schema names, in the order of its properties. Required members that have no schema come
+/// last.
 fn own_names(keywords: &Map<String, Value>) -> Vec<String> {
     let properties = keywords.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
     let mut names: Vec<String> = properties.cloned().collect();
@@ -296,7 +304,7 @@ fn own_names(keywords: &Map<String, Value>) -> Vec<String> {
     names
 }
 
-/// Returns the target of a `$ref` inside the schema.
+/// Returns the schema inside `root` that the `$ref` `place` points to.
 fn target<'a>(root: &'a Value, place: &str) -> Option<&'a Value> {
     root.pointer(place.strip_prefix('#')?)
 }
@@ -320,7 +328,7 @@ mod tests {
         let big: Map<_, _> = (0..1000).map(|number| (format!("p{number}"), json!({}))).collect();
         let part = json!({"properties": {"a": {}}, "$ref": "#/$defs/big"});
         let schema = json!({"$defs": {"big": {"properties": big}}, "anyOf": vec![part; 200]});
-        assert!(close(&schema).unwrap_err().to_string().contains("at most 100000 are allowed"));
+        assert!(close(&schema).unwrap_err().to_string().contains("reads more than 100000 members"));
     }
 
     #[test]
@@ -360,7 +368,7 @@ mod tests {
                 json!({"type": "object", "properties": {"a": {}}, "minProperties": 2}),
                 json!({"type": "object", "properties": {"a": {}}, "minProperties": 2}),
             ),
-            // Values and names that look like schemas but are not.
+            // These values and names look like schemas but are not.
             (
                 json!({"enum": [{"properties": {}}], "default": {"properties": {"a": {}}}}),
                 json!({"enum": [{"properties": {}}], "default": {"properties": {"a": {}}}}),
@@ -407,7 +415,7 @@ mod tests {
         assert_eq!(closed.get("additionalProperties"), None);
         assert_eq!(closed["oneOf"][0]["properties"], json!({"a": {}, "kind": {}}));
         assert_eq!(closed["oneOf"][1]["additionalProperties"], false);
-        // Alternatives without new members.
+        // These alternatives name no new members.
         let closed =
             closed_of(&json!({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}));
         assert_eq!(closed["additionalProperties"], false);

@@ -1,4 +1,4 @@
-//! A compiled grammar, which any number of sequences follow from its beginning.
+//! A compiled grammar, which any number of sequences can follow.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::held::MatcherBytes;
 use super::matcher::{GrammarMatcher, MaskError};
 use super::stop::BuildStop;
 
-/// The number of tokens that are tried before a grammar is accepted.
+/// The maximum number of tokens that are tried before a grammar is accepted.
 const NUM_TRIED: usize = 8;
 
 /// The outcome of compiling a grammar.
@@ -16,7 +16,7 @@ pub(super) type Compiled = Result<CompiledGrammar, GrammarError>;
 /// A compiled grammar, which sequences can follow.
 #[derive(Clone)]
 pub(crate) struct CompiledGrammar {
-    /// The state at the beginning.
+    /// The matcher at the beginning of a text. A sequence gets a copy.
     matcher: Arc<GrammarMatcher>,
     first_mask: Arc<Vec<u8>>,
     bytes: MatcherBytes,
@@ -36,10 +36,12 @@ impl CompiledGrammar {
         Ok((matcher, Vec::clone(&self.first_mask)))
     }
 
-    /// Follows the grammar for some tokens, so that one that cannot be followed is refused before a prompt is read.
+    /// Follows the grammar for at most [`NUM_TRIED`] tokens, so that a grammar that cannot be followed is refused
+    /// before a shard reads the prompt.
     ///
     /// # Errors
-    /// When the grammar is too large or too slow to follow. A dead end is not an error here; a sequence reports it.
+    /// When the grammar is too large or too slow to follow. A dead end is not an error here, because the sequence will
+    /// report it.
     pub(super) fn try_out(&self, stop: &BuildStop) -> Result<(), GrammarError> {
         let duplicate = self.matcher.duplicate(&MatcherBytes::new(usize::MAX));
         let invalid = |error: MaskError| GrammarError::Invalid(error.to_string());
@@ -69,7 +71,7 @@ impl std::fmt::Debug for CompiledGrammar {
 }
 
 impl PartialEq for CompiledGrammar {
-    /// True if both are the same compiled grammar.
+    /// True if both are clones of one compiled grammar.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.matcher, &other.matcher)
     }

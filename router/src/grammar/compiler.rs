@@ -18,30 +18,32 @@ use super::{Grammar, GrammarError, limits};
 use crate::aside::{NICENESS, lower_priority, num_turns};
 use crate::text::Tokenizer;
 
-/// The number of lanes of compilation: small grammars and large ones.
+/// The number of lanes of compilation: one for small grammars, one for large ones.
 const NUM_LANES: usize = 2;
 
-/// The longest wait for a turn.
+/// The maximum time that a request waits until its grammar may be compiled.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The time in which most grammars are compiled.
+/// The time in which most grammars are compiled. The priority of a build that takes longer is lowered.
 const PROMPT_TIME: Duration = Duration::from_millis(50);
 
-/// The niceness of a thread that compiles for longer, so that it only uses idle time.
+/// The niceness of a thread that compiles for longer than [`PROMPT_TIME`], so that it hardly delays other threads.
 const LATE_NICENESS: i32 = 15;
 
-/// The stack of a compiling thread, in bytes: `llguidance` recurses once for each property of an object. Only used
-/// pages take memory.
+/// The stack of a compiling thread, in bytes: `llguidance` recurses once for each property of an object. Only pages
+/// that are touched take memory.
 const STACK_BYTES: usize = 256 << 20;
 
-/// The time after which a grammar is refused. Its cost is limited before, so this is for busy machines.
+/// The time after which a build is stopped and its grammar is refused. The cost of grammars is limited before the
+/// build, so builds take this long mainly on busy machines.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Compiles grammars for one model.
 #[derive(Debug)]
 pub(crate) struct GrammarCompiler {
     shared: Arc<Shared>,
-    /// The turns of small grammars, and those of large grammars, which do not delay small ones.
+    /// The permits to compile small grammars, and the permits to compile large ones. They are separate so that large
+    /// grammars do not delay small ones.
     lanes: [Arc<Semaphore>; NUM_LANES],
 }
 
@@ -49,15 +51,15 @@ pub(crate) struct GrammarCompiler {
 struct Shared {
     builder: GrammarBuilder,
     kept: Mutex<KeptGrammars>,
-    /// True while a task waits to forget kept grammars.
+    /// True while a task runs that removes unused grammars from `kept`.
     is_forgetting: AtomicBool,
     keys: GrammarKeys,
 }
 
-/// Stops the build when nobody waits for it any more.
+/// Stops a build when this is dropped, which happens when nobody waits for the build any more.
 struct StopOnDrop(Arc<BuildStop>);
 
-/// A build that has begun.
+/// A build that has begun: its thread, the channel for its outcome, and the handle that stops it.
 struct Begun {
     thread_id: Pid,
     compiled_rx: oneshot::Receiver<Compiled>,
@@ -65,8 +67,8 @@ struct Begun {
 }
 
 impl GrammarCompiler {
-    /// Creates the compiler for a model with `vocab_size` token ids. Half of the memory is for sequences, an eighth for
-    /// kept grammars, and the rest for grammars that are being compiled.
+    /// Creates the compiler for a model with `vocab_size` token ids. Half of `memory_bytes` is for sequences that
+    /// follow grammars, an eighth is for kept grammars, and the rest is for grammars that are being compiled.
     pub(crate) fn new(
         tokenizer: Arc<Tokenizer>,
         vocab_size: u32,
@@ -83,7 +85,8 @@ impl GrammarCompiler {
     /// Compiles a grammar, or returns a kept one.
     ///
     /// # Errors
-    /// When the grammar is invalid, too large, or allows no text at all, or too many others are being compiled.
+    /// When the grammar is invalid, too large, takes too long to compile or allows no text at all, or when too many
+    /// other grammars are being compiled.
     pub(crate) async fn compile(&self, grammar: &Arc<Grammar>) -> Compiled {
         let key = self.shared.keys.of(grammar);
         if let Some(compiled) = self.shared.kept().find(key) {
@@ -129,8 +132,8 @@ impl GrammarCompiler {
             lower_priority(None, NICENESS);
             let _ = started_tx.send(gettid());
             let _ = compiled_tx.send(shared.compile(key, &grammar, &stop));
-            // The turn ends with the build, even if the caller has stopped waiting: otherwise more builds than allowed
-            // would run.
+            // The permit is held until the build ends, even if the caller has stopped waiting, because otherwise more
+            // builds than allowed would run.
             drop(turn);
         });
         work.map_err(|_| GrammarError::Busy)?;
@@ -144,7 +147,8 @@ impl Shared {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a task that forgets large grammars when they have not been used for a while.
+    /// If the kept grammars take too much memory, starts a task that removes unused ones, the longest unused first,
+    /// until the rest takes little enough. A no-op while such a task runs.
     fn forget_later(self: &Arc<Self>) {
         if !self.kept().has_too_much() || self.is_forgetting.swap(true, Ordering::Relaxed) {
             return;

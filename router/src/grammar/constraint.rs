@@ -13,7 +13,8 @@ use super::{closed, schema};
 pub(crate) enum Grammar {
     /// Any JSON object.
     JsonObject,
-    /// JSON that is valid under a schema. Its objects have only the members that the schema names.
+    /// JSON that is valid under a schema. Its objects have only the members that the schema names, unless the schema
+    /// itself allows other members.
     JsonSchema(Value),
     /// The whole text matches a regular expression, in the syntax of the crate `regex`.
     Regex(String),
@@ -29,12 +30,15 @@ pub(crate) enum Grammar {
 pub(super) const ANSWER: &str = "hilo-answer";
 
 impl Grammar {
-    /// Returns this grammar as a part of another.
+    /// Returns the grammar `lark`, in which [`ANSWER`] stands for this grammar.
     pub(super) fn within(self, lark: String) -> Self {
         Self::Within { lark, answer: Box::new(self) }
     }
 
-    /// Converts the grammar to `llguidance`'s form, within limits.
+    /// Converts the grammar to `llguidance`'s form.
+    ///
+    /// # Errors
+    /// When a schema is too large, or a choice lacks texts or has an empty one.
     pub(super) fn source(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
             Self::JsonObject => TopLevelGrammar::from_json_schema(schema::prepare(json!({ "type": "object" }))),
@@ -54,8 +58,8 @@ impl Grammar {
     }
 }
 
-/// Returns a grammar of some texts as one terminal: separate rules would all be tried at every token. JSON's string
-/// syntax is also Lark's.
+/// Returns a Lark grammar that allows exactly one of these texts. The texts form one terminal, because separate rules
+/// would all be tried at every token. They are written as JSON strings, which are also Lark strings.
 fn choice(choices: &[String]) -> Result<String, GrammarError> {
     if choices.is_empty() || choices.iter().any(String::is_empty) {
         return Err(GrammarError::Invalid("a choice must have at least one text, and none may be empty".to_owned()));

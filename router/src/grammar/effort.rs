@@ -1,4 +1,5 @@
-//! Limits the work of following a grammar: `llguidance` counts its steps, but does some large ones as one step.
+//! Limits the work of following a grammar. `llguidance` limits the number of its steps, but counts some expensive work
+//! as a single step.
 //!
 //! Door: [`check`]. The work is estimated from the expressions of the terminals, so the grammar's notation makes no
 //! difference.
@@ -8,16 +9,17 @@ use llguidance::derivre::raw::ExprSet;
 use llguidance::derivre::{ExprRef, RegexAst};
 use llguidance::earley::lexerspec::LexerSpec;
 
-/// The most terminals: each is compared with all others, and many of them at every token.
+/// The maximum number of terminals, because each is compared with all others, and many of them at every token.
 pub(super) const MAX_TERMINALS: usize = 10_000;
 
-/// The most parts that all expressions together may have after one more character.
+/// The maximum number of terms that the derivatives of all expressions may have together.
 const MAX_PARTS: u64 = 1_000_000;
 
-/// The most steps to find out if a terminal allows any text.
+/// The maximum number of `llguidance`'s steps to compute the states of the terminals after the first byte of a text.
 const MAX_STEPS: u64 = 300_000;
 
-/// The size of an expression after one more character (its derivative).
+/// The estimated number of terms in the derivative of an expression. The derivative is the expression that the rest of
+/// the text must match after one more character.
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     num_parts: u64,
@@ -25,10 +27,10 @@ struct Parts {
     is_intersection: bool,
 }
 
-/// Checks the terminals of a grammar.
+/// Checks that following a grammar with these terminals does not take too much work.
 ///
 /// # Errors
-/// When there is too much of something; the message names it.
+/// When there are too many terminals, or their expressions take too much work. The message says which.
 pub(super) fn check(spec: &LexerSpec) -> Result<(), String> {
     let num_terminals = spec.lexemes.len();
     if num_terminals > MAX_TERMINALS {
@@ -45,7 +47,7 @@ pub(super) fn check(spec: &LexerSpec) -> Result<(), String> {
     Err("its intersections and complements take too long to compute; simplify them".to_owned())
 }
 
-/// Returns the parts of each expression. An expression's arguments come before it.
+/// Returns the estimate for each expression. The set lists the arguments of an expression before the expression.
 fn parts(exprs: &ExprSet) -> Vec<Parts> {
     let mut tags = llguidance::derivre::RegexBuilder::new();
     let mut tag = |ast: &RegexAst| tags.mk(ast).map(|rx| tags.exprset().get_tag(rx));

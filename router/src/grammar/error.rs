@@ -1,4 +1,4 @@
-//! The reasons why a grammar is refused.
+//! The errors of grammars, and their form as one line.
 
 /// The reason why a text cannot follow a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -6,7 +6,7 @@ pub(crate) enum GrammarError {
     /// The grammar is invalid or too large.
     #[error("{0}")]
     Invalid(String),
-    /// Too many other grammars are being compiled.
+    /// Too many other grammars are being compiled, or other sequences hold all the memory for matchers.
     #[error("too many grammars are being compiled")]
     Busy,
     /// The model has no token that ends the text.

@@ -1,32 +1,35 @@
-//! The memory of the grammars that sequences follow: an expression of a few bytes can have states of many GB.
+//! Limits the memory of the matchers with which sequences follow grammars, because an expression of a few bytes can
+//! have states that take many GB.
 //!
-//! Door: [`HeldBytes`], one sequence's part of the [`MatcherBytes`] of all sequences. Those are half of the memory
-//! budget for grammars. The rest is for grammars that are compiled and kept.
+//! Door: [`HeldBytes`], the bytes that one sequence holds of the [`MatcherBytes`] of all sequences. All sequences
+//! together may hold half of the memory budget for grammars. The rest is for grammars that are being compiled or are
+//! kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The bytes that every sequence with a grammar may hold, whatever others hold. Most hold less.
+/// The bytes that every sequence with a grammar may hold, however many bytes other sequences hold. Most sequences hold
+/// fewer.
 const FREE_BYTES: usize = 512 << 10;
 
-/// The most bytes of one sequence.
+/// The maximum number of bytes that one sequence may hold.
 const MAX_BYTES: usize = 32 << 20;
 
-/// The bytes of all sequences that hold more than [`FREE_BYTES`].
+/// The bytes held by all sequences that hold more than [`FREE_BYTES`] each, and their limit. Clones share the count.
 #[derive(Debug, Clone)]
 pub(super) struct MatcherBytes {
     held: Arc<AtomicUsize>,
     limit: usize,
 }
 
-/// The bytes of one sequence, given back when it ends.
+/// The bytes that one sequence holds. Dropping this releases them.
 #[derive(Debug)]
 pub(super) struct HeldBytes {
     all: MatcherBytes,
     num_bytes: usize,
 }
 
-/// The reason why a sequence cannot hold more.
+/// The reason why a sequence cannot hold more bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HoldError {
     TooMany,
@@ -34,15 +37,15 @@ pub(super) enum HoldError {
 }
 
 impl MatcherBytes {
-    /// Creates a limit of `limit` bytes.
+    /// Creates the count of sequences that may hold `limit` bytes together.
     pub(super) fn new(limit: usize) -> Self {
         Self { held: Arc::default(), limit }
     }
 
-    /// Counts a new sequence.
+    /// Counts a new sequence that holds `num_bytes`.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// As [`HeldBytes::set`].
     pub(super) fn hold(&self, num_bytes: usize) -> Result<HeldBytes, HoldError> {
         let mut held = HeldBytes { all: self.clone(), num_bytes: 0 };
         held.set(num_bytes).map(|()| held)
@@ -57,7 +60,8 @@ impl HeldBytes {
     /// Sets the number of bytes that the sequence holds now.
     ///
     /// # Errors
-    /// When the number is too large for one sequence, or together with others.
+    /// When the number is too large for one sequence, or has grown and is too large together with the bytes of other
+    /// sequences. The number is set even then.
     pub(super) fn set(&mut self, num_bytes: usize) -> Result<(), HoldError> {
         let shared = |num_bytes: usize| if num_bytes > FREE_BYTES { num_bytes } else { 0 };
         let (before, now) = (shared(self.num_bytes), shared(num_bytes));

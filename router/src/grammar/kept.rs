@@ -1,5 +1,5 @@
-//! The grammars of earlier requests, for later requests with the same grammar. Compiled grammars are kept up to a
-//! number of bytes, and refused grammars with their errors, so that each costs its work once.
+//! Keeps the grammars of earlier requests, so that later requests with the same grammar do not compile it again.
+//! Compiled grammars are kept up to a limit in bytes; of refused grammars only the errors are kept.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,22 +8,24 @@ use super::GrammarError;
 use super::compiled::{Compiled, CompiledGrammar};
 use super::key::GrammarKey;
 
-/// The most compiled grammars that are kept.
+/// The maximum number of compiled grammars that are kept.
 const MAX_COMPILED: usize = 64;
 
-/// The most refused grammars that are remembered.
+/// The maximum number of refused grammars whose errors are kept.
 const MAX_REFUSED: usize = 1024;
 
-/// The time for which a grammar that took too long is refused; the machine may have been busy.
+/// A grammar that took too long to compile is refused for this long and then tried again, because the machine may just
+/// have been busy.
 const MAX_LATE: Duration = Duration::from_secs(60);
 
-/// The bytes of compiled grammars that are kept even if unused, enough for many ordinary grammars.
+/// Compiled grammars that together take at most this many bytes are kept even if unused. This is enough for many
+/// ordinary grammars.
 const MAX_IDLE_BYTES: usize = 1 << 20;
 
-/// The time without use after which the other grammars are forgotten.
+/// While the compiled grammars take more than [`MAX_IDLE_BYTES`], those that were not used for this long are removed.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(10);
 
-/// The grammars in order of use, the last used first.
+/// The kept grammars: compiled ones, the last used first, and refused ones, the last refused first.
 #[derive(Debug)]
 pub(super) struct KeptGrammars {
     max_bytes: usize,
@@ -75,8 +77,8 @@ impl KeptGrammars {
         }
     }
 
-    /// Forgets large grammars that nobody has used for [`MAX_IDLE`]. Returns true if there are more bytes left to
-    /// forget later.
+    /// While the compiled grammars take more than [`MAX_IDLE_BYTES`], removes those that were not used for
+    /// [`MAX_IDLE`], the longest unused first. Returns true if the rest still takes more.
     pub(super) fn forget_idle(&mut self, now: Instant) -> bool {
         let is_idle = |kept: &Kept| now.saturating_duration_since(kept.used_at) >= MAX_IDLE;
         while self.has_too_much() && self.compiled.back().is_some_and(is_idle) {
@@ -85,7 +87,7 @@ impl KeptGrammars {
         self.has_too_much()
     }
 
-    /// True if there are more bytes than are kept without use.
+    /// True if the compiled grammars take more than [`MAX_IDLE_BYTES`].
     pub(super) fn has_too_much(&self) -> bool {
         self.num_bytes() > MAX_IDLE_BYTES
     }
@@ -94,7 +96,7 @@ impl KeptGrammars {
         self.compiled.iter().map(|kept| kept.compiled.num_bytes()).sum()
     }
 
-    /// Remembers for a while that a grammar took too long.
+    /// Keeps for [`MAX_LATE`] the error of a grammar that took too long to compile.
     pub(super) fn keep_late(&mut self, key: GrammarKey, error: GrammarError) {
         self.refuse(key, error, Some(Instant::now() + MAX_LATE));
     }
@@ -121,7 +123,8 @@ mod tests {
         let compiled = compiler().0.compile(&Arc::new(grammar(0))).await.unwrap();
         let (keys, mut kept) = (GrammarKeys::default(), KeptGrammars::new(usize::MAX));
         let key = |number: usize| keys.of(&grammar(number));
-        // More bytes than are kept without use; the grammar is counted each time.
+        // Together the copies take more than `MAX_IDLE_BYTES`, because the bytes of the grammar are counted for each
+        // copy.
         let count = MAX_IDLE_BYTES / compiled.num_bytes() + 2;
         assert!(count <= MAX_COMPILED, "{count}");
         (0..count).for_each(|number| kept.keep(key(number), Ok(compiled.clone())));

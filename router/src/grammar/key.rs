@@ -1,7 +1,7 @@
-//! The key of a kept grammar: 128 bits, where the grammar may be megabytes.
+//! The key of a kept grammar: a hash of 128 bits. The grammar itself may take megabytes.
 //!
-//! Door: [`GrammarKeys`]. The keys differ from process to process, so nobody can search for two grammars with the same
-//! key.
+//! Door: [`GrammarKeys`]. The hash is seeded at random in each process, so nobody can search for two grammars with the
+//! same key.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::io;
@@ -14,7 +14,7 @@ use super::Grammar;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GrammarKey([u64; 2]);
 
-/// Makes keys.
+/// Computes keys. Each of the two hash functions yields half of a key.
 #[derive(Debug, Default)]
 pub(super) struct GrammarKeys([RandomState; 2]);
 

@@ -1,33 +1,35 @@
-//! Limits the size of grammars before compiling: `llguidance` counts its steps, but not all of its work before the
-//! first one.
+//! Limits the size of grammars before compiling, because `llguidance` limits the number of its steps, but not all of
+//! its work before the first step.
 
 use serde_json::{Map, Value};
 
 use super::{Grammar, GrammarError, terminals};
 
-/// The most bytes of a grammar in text form.
+/// The maximum number of bytes in the text of a grammar, or in one string of a schema.
 const MAX_TEXT_BYTES: usize = 256 << 10;
 
-/// The most keywords, names and values of a schema together.
+/// The maximum number of keywords, names and values in a schema together.
 const MAX_NODES: usize = 50_000;
 
-/// The most properties of an object: the time grows with their square, and 1000 properties take 1 s.
+/// The maximum number of properties of an object. The time to compile grows with the square of this number, and 1000
+/// properties take 1 s.
 const MAX_PROPERTIES: usize = 1000;
 
-/// The most schemas in a list such as `anyOf`.
+/// The maximum number of schemas in a list such as `anyOf`.
 const MAX_ALTERNATIVES: usize = 500;
 
-/// The most combinations of one alternative from each part of an `allOf`; each combination is compiled separately.
+/// The maximum number of ways to take one alternative from each schema in an `allOf`, because each such combination is
+/// compiled separately.
 const MAX_COMBINATIONS: usize = 256;
 
-/// The most patterns of an object's members: each is compared with all others.
+/// The maximum number of patterns for the members of an object, because each is compared with all others.
 const MAX_PATTERNS: usize = 100;
 
-/// The largest `multipleOf`, without its decimal point, also as the least common multiple of several: there is a state
-/// for each remainder.
+/// The largest `multipleOf`, read without its decimal point, because the compiled grammar has a state for each
+/// remainder. In a schema with `allOf`, this also limits the least common multiple of all values of `multipleOf`.
 const MAX_MULTIPLE: u64 = 100_000;
 
-/// The counts of a schema's parts.
+/// The number of nodes, the values of `multipleOf` and the use of `allOf` that the check of a schema has found so far.
 #[derive(Debug, Default)]
 struct Counted {
     num_nodes: usize,
@@ -35,11 +37,11 @@ struct Counted {
     has_all_of: bool,
 }
 
-/// The limits of a small grammar, which never waits for large ones.
+/// The maximum size of a small grammar, in bytes or in nodes. Small grammars never wait for large ones.
 const SMALL_BYTES: usize = 16 << 10;
 const SMALL_NODES: usize = 1000;
 
-/// True if a grammar may take long to compile.
+/// True if a grammar is not small, so that it may take long to compile.
 pub(super) fn is_large(grammar: &Grammar) -> bool {
     match grammar {
         Grammar::JsonObject => false,
@@ -121,7 +123,8 @@ fn check_keywords(members: &Map<String, Value>, counted: &mut Counted) -> Result
     Ok(())
 }
 
-/// Checks `multipleOf`: multiples of several numbers are the multiples of their least common multiple.
+/// Checks all values of `multipleOf`. With an `allOf`, a number may have to be a multiple of several values, that is,
+/// of their least common multiple.
 fn check_multiples(Counted { multiples, has_all_of, .. }: &Counted) -> Result<(), GrammarError> {
     let num_decimals = |multiple: &f64| multiple.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len());
     let most_decimals = multiples.iter().map(num_decimals).max().unwrap_or(0);
@@ -134,7 +137,7 @@ fn check_multiples(Counted { multiples, has_all_of, .. }: &Counted) -> Result<()
         if number > MAX_MULTIPLE {
             return Err(GrammarError::Invalid(format!(
                 "its `multipleOf` {multiple} is too large: without the decimal point it must be <= {MAX_MULTIPLE}; \
-                 with an `allOf`, so must the least common multiple of all"
+                 with an `allOf`, this limits the least common multiple of all values, too"
             )));
         }
         together = number;

@@ -13,10 +13,10 @@ use super::held::{HeldBytes, HoldError, MatcherBytes};
 /// The name in `llguidance`'s errors for a state that allows no token.
 const NOTHING_FOLLOWS: &str = "NoExtensionBias";
 
-/// The processor time above which a mask is slow; most take a tenth of it.
+/// The processor time above which a mask counts as slow. Most masks take a tenth of this time.
 const SLOW_MASK: Duration = Duration::from_millis(1);
 
-/// The bytes of a matcher without the states of its terminals.
+/// The estimated bytes of a matcher without the states of its terminals.
 const BASE_BYTES: usize = 64 << 10;
 
 /// The reason why there is no mask for the next token.
@@ -31,7 +31,7 @@ pub(crate) enum MaskError {
     /// The mask takes too much memory to compute.
     #[error("the grammar cannot be followed: it takes too much memory to find out which tokens may come next")]
     TooLarge,
-    /// The grammar cannot be followed, or not from this state.
+    /// `llguidance` failed with this message, for example because the token was not allowed.
     #[error("the grammar cannot be followed: {0}")]
     Failed(String),
     /// A defect of the server.
@@ -63,7 +63,7 @@ impl GrammarMatcher {
     /// Creates a matcher at the beginning of a grammar.
     ///
     /// # Errors
-    /// When it takes too much memory.
+    /// When the matcher takes too much memory.
     pub(super) fn new(mut parser: TokenParser, vocab_size: usize, all: &MatcherBytes) -> Result<Self, MaskError> {
         if parser.is_fresh() {
             parser.start_without_prompt();
@@ -99,7 +99,7 @@ impl GrammarMatcher {
         Ok(self.bytes_of(&mask))
     }
 
-    /// True if the last mask took long, so no step should wait for the next one.
+    /// True if the last mask took longer than [`SLOW_MASK`], so no step of the model should wait for the next mask.
     pub(crate) fn is_slow(&self) -> bool {
         self.is_slow
     }
@@ -112,7 +112,7 @@ impl GrammarMatcher {
     /// Returns a copy of the matcher in the same state, for another sequence.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// When the copy would exceed the memory limits in `all`.
     pub(super) fn duplicate(&self, all: &MatcherBytes) -> Result<Self, HoldError> {
         let held = all.hold(self.num_bytes())?;
         let mut parser = self.parser.deep_clone();
@@ -147,7 +147,8 @@ impl GrammarMatcher {
         bytes
     }
 
-    /// Runs `work` on the parser, and counts its memory. A panic becomes an error of this request only.
+    /// Runs `work` on the parser, and counts the memory that the parser takes afterwards. A panic becomes an error of
+    /// this request only.
     fn guarded<T, E: std::fmt::Display>(
         &mut self,
         work: impl FnOnce(&mut TokenParser) -> Result<T, E>,
@@ -177,8 +178,8 @@ impl From<HoldError> for MaskError {
     }
 }
 
-/// Returns the bytes of a parser. `llguidance` counts the tables of its terminals, but not the free space of hash
-/// tables and not the set of terminals of each state.
+/// Estimates the bytes of a parser. `llguidance` counts the tables of its terminals, but neither the free space in hash
+/// tables, for which the count is doubled, nor the set of terminals of each state, which is added.
 fn num_bytes(parser: &TokenParser) -> usize {
     let stats = parser.parser.lexer_stats();
     BASE_BYTES + 2 * stats.num_bytes + stats.num_states * stats.num_regexps.div_ceil(8)

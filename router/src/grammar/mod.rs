@@ -1,4 +1,4 @@
-//! Structured output: masks of allowed tokens, with which a text follows a JSON schema, a regular expression or a
+//! Structured output: masks of allowed tokens, which make a text follow a JSON schema, a regular expression or a
 //! grammar.
 //!
 //! A [`Grammar`] is a client's constraint, independent of the API. [`GrammarCompiler`] compiles it; each sequence then

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// White space between the parts of JSON, limited in length, so that a model cannot fill its answer with it.
+/// The pattern of white space between the tokens of JSON. Its length is limited, so that a model cannot fill its answer
+/// with white space.
 const WHITESPACE: &str = "(\\n[ \\t]{0,16}|[ \\t]{1,2})";
 
 /// Keywords whose contents are values, not schemas.
@@ -23,8 +24,8 @@ pub(super) fn prepare(mut schema: Value) -> Value {
     schema
 }
 
-/// Replaces date and time formats by patterns: those of `llguidance` allow leap seconds at any time and February 29 in
-/// every year, which validators refuse.
+/// Replaces date and time formats by patterns, because the patterns of `llguidance` allow leap seconds at any time and
+/// February 29 in every year, which validators refuse. A schema that has a `pattern` keeps its format.
 fn add_patterns(schema: &mut Value) {
     match schema {
         Value::Object(keywords) => {

@@ -1,4 +1,4 @@
-//! Stopping a build of a grammar when nobody waits for it any more.
+//! Stops the build of a grammar when nobody waits for the grammar any more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use super::GrammarError;
 use super::matcher::MaskStop;
 
-/// Stops a build: at once while the first mask is computed, otherwise before its next step.
+/// Stops a build: at once while a mask is computed, otherwise before the next step of the build.
 #[derive(Debug, Default)]
 pub(super) struct BuildStop {
     is_stopped: AtomicBool,
@@ -25,15 +25,15 @@ impl BuildStop {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// Checks if the build should go on.
+    /// Returns an error if the build should not go on.
     ///
     /// # Errors
-    /// When the build is stopped; nobody reads the error.
+    /// When the build is stopped. Nobody reads this error.
     pub(super) fn check(&self) -> Result<(), GrammarError> {
         if self.is_stopped() { Err(GrammarError::Busy) } else { Ok(()) }
     }
 
-    /// Sets the stop of the mask that is computed now.
+    /// Sets the handle that stops the masks computed from now on, or `None` if the next work cannot be stopped.
     ///
     /// # Errors
     /// As [`check`](Self::check).

@@ -5,15 +5,15 @@
 
 use std::collections::HashMap;
 
-/// The most nested levels of groups and terminals. Finding the text that may follow a character goes through all of
-/// them.
+/// The maximum number of nested levels of groups and terminals, because finding the text that may follow a character
+/// goes through all levels.
 const MAX_DEPTH: usize = 100;
 
-/// The most bytes of a terminal with the terminals that it names expanded.
+/// The maximum number of bytes of a terminal after all terminals that it names are expanded.
 const MAX_BYTES: usize = 256 << 10;
 
-/// The most names, texts and signs of a grammar. `llguidance` makes a rule of each bracket, and with too many it never
-/// finishes.
+/// The maximum number of names, texts and signs in a grammar. `llguidance` makes a rule of each bracket, and with too
+/// many rules it never finishes.
 const MAX_PIECES: usize = 50_000;
 
 /// A terminal as written, not expanded.
@@ -31,7 +31,7 @@ struct Size {
     depth: usize,
 }
 
-/// A piece of the text of a grammar.
+/// A token of a grammar's text: a line break, a name, the number of bytes of a quoted text or expression, or a sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Piece<'a> {
     Newline,
@@ -70,8 +70,8 @@ fn shown(name: &str) -> String {
     name.chars().take(40).collect()
 }
 
-/// Returns the size of a terminal. Stops if it is too large, and at a terminal that names itself, which `llguidance`
-/// reports later.
+/// Returns the size of a terminal with all terminals that it names expanded. Stops when the names are nested too
+/// deeply, and at a terminal that names itself, which `llguidance` reports later.
 fn size<'a>(
     name: &'a str,
     terminals: &HashMap<&'a str, Terminal<'a>>,
@@ -97,10 +97,11 @@ fn size<'a>(
     size_of_all
 }
 
-/// Returns the terminals by name. Terminals of nested grammars are merged with others of the same name.
+/// Returns the terminals by name. If nested grammars define terminals with the same name, these are merged.
 fn read(lark: &str) -> HashMap<&str, Terminal<'_>> {
     let mut terminals: HashMap<&str, Terminal<'_>> = HashMap::new();
-    // The first name of a line, which may begin a definition, and its index among the names before it.
+    // The first name of a line, which may begin a definition, and the number of names that the current terminal had
+    // before it.
     let (mut current, mut first_of_line) = ("", None);
     let (mut depth, mut is_line_begun) = (0_usize, false);
     for piece in pieces(lark) {
@@ -134,7 +135,7 @@ fn read(lark: &str) -> HashMap<&str, Terminal<'_>> {
         }
         is_line_begun |= piece != Piece::Newline;
     }
-    // Rules are not part of terminals: they may name each other and themselves.
+    // Rules are left out: they are never expanded, so they may name each other and themselves.
     terminals.retain(|name, _| name.trim_start_matches('_').starts_with(|first: char| first.is_ascii_uppercase()));
     terminals
 }
@@ -171,7 +172,8 @@ fn name_len(text: &[u8]) -> usize {
     text.iter().take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')).count()
 }
 
-/// Returns the number of bytes up to the closing quote, which is the first byte again, without a backslash before it.
+/// Returns the number of bytes up to and including the closing quote, which is the next byte that equals the first one
+/// and is not escaped by a backslash.
 fn quoted_len(text: &[u8]) -> usize {
     let (mut is_escaped, quote) = (true, text[0]);
     for (index, byte) in text.iter().enumerate() {
@@ -225,11 +227,11 @@ mod tests {
             chain("\"a\"", 90, |next| format!("T{next}")),
             // Rules are not expanded.
             chain("\"a\"", 3000, |next| format!("t{next} t{next}")).replace("\nT", "\nt").replace(": T", ": t"),
-            // Texts, expressions and comments name nothing.
+            // Names inside texts, expressions and comments do not count.
             chain("\"a\"", 60, |next| {
                 format!("T{next} \" T{next} \\\" T{next}\" / T{next} T{next}/ // T{next} T{next}")
             }),
-            // A terminal that contains itself, named by another one.
+            // This terminal contains itself, which `llguidance` reports later.
             "start: A\nA: A \"b\" | A".to_owned(),
             "start: \"A: \"\nA: \"(((\" | \"\\\"((\" | /\\/[(]/".to_owned(),
             format!("start: {}", "( a | ".repeat(400)),

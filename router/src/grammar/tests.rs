@@ -22,7 +22,8 @@ fn allowed(mask: &[u8]) -> Vec<u32> {
     (0..crate::testing::VOCAB_SIZE).filter(|&id| mask[id as usize / 8] >> (id % 8) & 1 == 1).collect()
 }
 
-/// Returns a text of random allowed tokens. It ends as soon as the grammar allows, once it has `min_tokens` tokens.
+/// Returns a text of random allowed tokens. Once it has `min_tokens` tokens, the text ends as soon as the grammar
+/// allows.
 async fn walk(grammar: Grammar, seed: u64, min_tokens: usize) -> String {
     walk_within(grammar, seed, min_tokens, 2000).await
 }
@@ -140,7 +141,8 @@ async fn large_grammars_are_followed() {
     let texts: Vec<String> = (0..5000).map(|number| format!("choice number {number}")).collect();
     let text = walk(Grammar::Choice(texts.clone()), 7, 0).await;
     assert!(texts.contains(&text), "{text}");
-    // The most optional properties before the last one, and the most required properties.
+    // Two objects with as many properties as are allowed: one where all but the last are optional, one where all are
+    // required.
     let (mut optional, mut required) = (properties(1000), properties(1000));
     optional["required"] = json!(["p999"]);
     required["required"] = required["properties"].as_object().unwrap().keys().cloned().collect();
@@ -150,7 +152,7 @@ async fn large_grammars_are_followed() {
     assert_eq!(members(&walk_within(Grammar::JsonSchema(required), 7, 0, 20_000).await).len(), 1000);
 }
 
-/// Returns a chain of terminals, each of which is `link` of the next.
+/// Returns a chain of terminals. `link` makes the definition of each from the name of the next.
 fn chain(links: usize, link: impl Fn(String) -> String) -> Grammar {
     let lines = (0..links).map(|index| format!("T{index}: {}\n", link(format!("T{}", index + 1))));
     Grammar::Lark(format!("start: T0\n{}T{links}: \"a\"\n", lines.collect::<String>()))
@@ -193,7 +195,7 @@ fn hostile() -> Vec<(&'static str, Grammar)> {
         ("intersections", intersection(&|n| format!("/.*{}.{{{n}}}/", n % 10), 20)),
         ("an intersection of which nothing is left", intersection(&|n| format!("/(.*{n}.{{{}}})/", 299 + n), 3)),
         (
-            "one behind an alternative",
+            "an intersection inside an alternative",
             lark("start: A\nA: \"x\" | \"y\" (/(.*a.{300})/ & /(.*b.{299})/ & /(.*c.{301})/)"),
         ),
         ("complements", intersection(&|n| format!("~/(.{{{}}})*/", 2 * n + 3), 12)),
@@ -239,7 +241,7 @@ async fn hostile_grammars_end_with_an_error_or_work() {
                     let allowed = allowed(&mask);
                     match matcher.advance(allowed[step % allowed.len()]) {
                         Ok(next) => mask = next,
-                        // The error concerns one row, in one sentence.
+                        // Only this row fails, and its message is not the text of a panic.
                         Err(error) => {
                             assert!(!error.to_string().contains("panic"), "{name}: {error}");
                             break;
@@ -254,9 +256,9 @@ async fn hostile_grammars_end_with_an_error_or_work() {
             }
             Err(error) => panic!("{name}: {error}"),
         }
-        // The grammar costs its work only once.
+        // The second request gets the outcome that was kept.
         assert_eq!(compiler.compile(&grammar).await.is_ok(), compiled.is_ok(), "{name}");
-        // Other grammars are compiled at once.
+        // Other grammars can still be compiled.
         let other = Arc::new(Grammar::Choice(vec![name.to_owned()]));
         assert!(compiler.compile(&other).await.is_ok(), "after {name}");
     }
@@ -319,7 +321,7 @@ async fn objects_have_the_members_that_their_schema_names() {
             assert_eq!(members, expected, "{schema}: {text}");
         }
     }
-    // A schema that asks for more members gets them.
+    // A schema that allows other members gets them.
     let open = json!({"type": "object", "properties": {"a": bit}, "additionalProperties": {"const": 5}});
     let any = |seed| walk(Grammar::JsonSchema(open.clone()), seed, 20);
     let mut has_others = false;
@@ -338,7 +340,7 @@ async fn a_grammar_is_compiled_once() {
     for number in 0..64 {
         compiler.compile(&Arc::new(Grammar::Regex(format!("{number}[a-z]+")))).await.unwrap();
     }
-    assert_ne!(compiler.compile(&grammar).await.unwrap(), first, "what is kept is bounded");
+    assert_ne!(compiler.compile(&grammar).await.unwrap(), first, "the number of kept grammars is limited");
 }
 
 #[tokio::test]
@@ -378,7 +380,7 @@ async fn a_grammar_within_another_may_name_itself() {
     let answer = |rule: &str| Grammar::Lark(format!("start: {rule}").replace('@', &format!("@{ANSWER}")));
     let within = |rule| answer(rule).within(format!("start: \"(\" @{ANSWER}"));
     let error = refused(answer("\"a\" | \"b\" @")).await;
-    assert!(error.contains(ANSWER), "nothing is around it: {error}");
+    assert!(error.contains(ANSWER), "the grammar is not within another: {error}");
     let text = walk(within("\"a\" | \"b\" @"), 1, 0).await;
     assert!(text.starts_with('(') && text.trim_start_matches(['(', 'b']) == "a", "{text}");
     // The answer's rule begins with itself.

@@ -14,19 +14,20 @@ pub(super) struct ByteTable {
 }
 
 impl ByteTable {
-    /// Returns the table of a tokenizer, if its decoder is the byte-level one.
+    /// Returns the table of a tokenizer; `None` unless the tokenizer has a byte-level decoder.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let Some(DecoderWrapper::ByteLevel(_)) = tokenizer.get_decoder() else { return None };
         let num_ids = tokenizer.get_vocab(true).into_values().max().map_or(0, |largest| largest as usize + 1);
         let mut table = Self { bytes: Vec::new(), ends: Vec::with_capacity(num_ids) };
         for id in 0..num_ids as u32 {
-            // Ids between those of tokens have no text.
+            // Ids that belong to no token have no text.
             table.push(&tokenizer.id_to_token(id).unwrap_or_default());
         }
         Some(table)
     }
 
-    /// Adds a token. If some of its characters do not stand for bytes, as in added tokens, the token is its own text.
+    /// Adds a token. If some of its characters do not stand for bytes, as in added tokens, its bytes are those of the
+    /// token as written.
     fn push(&mut self, token: &str) {
         match token.chars().map(byte_of).collect::<Option<Vec<u8>>>() {
             Some(bytes) => self.bytes.extend(bytes),

@@ -1,7 +1,7 @@
 //! Turns a conversation into text and tokens, on the tokenizer's threads.
 //!
-//! The template writes every special token itself, so the tokenizer adds none: a second beginning-of-sequence token
-//! would make answers worse.
+//! The template of a conversation writes every special token itself, so the tokenizer adds none to its text. A second
+//! beginning-of-sequence token would make answers worse.
 
 use std::sync::Arc;
 
@@ -32,19 +32,19 @@ impl TokenizedText {
     }
 }
 
-/// The reason why a conversation has no tokens.
+/// The reason why a conversation or a prompt cannot be rendered or tokenized.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ChatError {
     #[error(transparent)]
     Template(#[from] ChatTemplateError),
     #[error(transparent)]
     Tokenizer(#[from] TextError),
-    #[error("a text of {given} bytes, of at most {limit}")]
+    #[error("the text has {given} bytes; at most {limit} are allowed")]
     TooLong { limit: usize, given: usize },
 }
 
 impl Chat {
-    /// Creates it; texts of more than `max_text_bytes` are not tokenized.
+    /// Creates the renderer. It refuses to tokenize texts of more than `max_text_bytes`.
     pub(crate) fn new(templates: ChatTemplates, tokenizer_pool: TokenizerPool, max_text_bytes: usize) -> Self {
         Self { templates: Arc::new(templates), tokenizer_pool, max_text_bytes }
     }
@@ -52,7 +52,7 @@ impl Chat {
     /// Returns the tokens of a prompt, with the special tokens that the model expects around it.
     ///
     /// # Errors
-    /// When the tokenizer cannot represent the text, or the text is too long.
+    /// When the tokenizer cannot represent the text, the text is too long, or the threads are too busy.
     pub(crate) async fn tokenize_prompt(&self, text: String) -> Result<TokenizedText, ChatError> {
         let num_bytes = text.len();
         check_len(&text, self.max_text_bytes)?;
@@ -66,7 +66,7 @@ impl Chat {
     /// Returns the text of a conversation, and the form in which the answer will be read.
     ///
     /// # Errors
-    /// When the template refuses the conversation.
+    /// When the template refuses the conversation, or the threads are too busy.
     pub(crate) async fn render(&self, inputs: ChatInputs) -> Result<RenderedChat, ChatError> {
         let (templates, num_bytes) = (Arc::clone(&self.templates), inputs.num_bytes());
         let work = move |tokenizer: &Tokenizer| {
@@ -80,7 +80,8 @@ impl Chat {
     /// Returns the text of a conversation, and its tokens.
     ///
     /// # Errors
-    /// When the template refuses the conversation, the tokenizer cannot represent the text, or the text is too long.
+    /// When the template refuses the conversation, the tokenizer cannot represent the text, the text is too long, or
+    /// the threads are too busy.
     pub(crate) async fn tokenize(&self, inputs: ChatInputs) -> Result<TokenizedText, ChatError> {
         let (templates, num_bytes) = (Arc::clone(&self.templates), inputs.num_bytes());
         let limit = self.max_text_bytes;

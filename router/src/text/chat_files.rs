@@ -10,9 +10,10 @@
 //! 5. `tokenizer_config.json`, or the metadata of a GGUF file
 //! 6. `processor_config.json`
 //!
-//! A string is the template for everything. A list or an object of templates has one called `default`, and maybe
-//! `tool_use` for conversations with tools. Errors in the model's own files are logged at the start and returned to
-//! clients that send conversations; all other requests are served.
+//! A source that is a single string is the template for all conversations. A source that is a list or an object of
+//! several templates has one called `default`, and maybe one called `tool_use` for conversations with tools. Errors in
+//! the model's own files are logged at the start and returned to clients that send conversations; all other requests
+//! are served.
 
 use std::path::Path;
 
@@ -37,7 +38,7 @@ pub(crate) struct ChatTemplates {
     tool_use: Option<Result<ChatTemplate, ChatTemplateError>>,
 }
 
-/// The files that the user named.
+/// The files that the user named in flags; `None` for the model's own files.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ChatOverrides<'a> {
     pub(crate) tokenizer_config: Option<&'a Path>,
@@ -67,7 +68,9 @@ impl ChatOverrides<'_> {
         let flag = "tokenizer_config_path";
         let text = read_named(flag, path)?;
         let object = object(text.as_bytes());
-        object.map(Some).map_err(|error| TextError::File(format!("`{flag}` {}: {error}", path.display())))
+        object
+            .map(Some)
+            .map_err(|error| TextError::File(format!("`{flag}` {} cannot be read: {error}", path.display())))
     }
 }
 
@@ -156,7 +159,8 @@ fn find_own(files: &ModelFiles, of_config: Option<Sources>) -> Result<Option<Sou
     }
 }
 
-/// Reads the value of `chat_template`: a string, a list of names and templates, or an object of them.
+/// Reads the value of `chat_template`: a template, a list of names and templates, or an object with a template for each
+/// name.
 fn sources(config: &Map<String, Json>) -> Option<Sources> {
     let text = |value: &Json| value.as_str().map(str::to_owned);
     match config.get("chat_template")? {
@@ -177,8 +181,8 @@ fn sources(config: &Map<String, Json>) -> Option<Sources> {
     }
 }
 
-/// Reads the special tokens. Each is a string, or an object with the text in `content`. Configurations without
-/// `added_tokens_decoder` are old; there the special tokens map wins, as in transformers.
+/// Reads the special tokens. Each is a string, or an object with the text in `content`. In old configurations, which
+/// lack `added_tokens_decoder`, the tokens in `special_tokens_map.json` win, as in transformers.
 fn special_tokens(files: &ModelFiles, config: &Map<String, Json>) -> Result<SpecialTokens, String> {
     let mut tokens = named_tokens(config);
     if !config.contains_key("added_tokens_decoder") {
@@ -197,7 +201,8 @@ fn named_tokens(config: &Map<String, Json>) -> SpecialTokens {
 }
 
 fn read_named(flag: &str, path: &Path) -> Result<String, TextError> {
-    std::fs::read_to_string(path).map_err(|error| TextError::File(format!("`{flag}` {}: {error}", path.display())))
+    std::fs::read_to_string(path)
+        .map_err(|error| TextError::File(format!("`{flag}` {} cannot be read: {error}", path.display())))
 }
 
 fn read_text(files: &ModelFiles, name: &str) -> Result<Option<String>, String> {
@@ -220,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// Renders the message `hi` with the templates of these files, without and with tools.
+    /// Returns the message `hi` rendered with the templates of these files, first without and then with tools.
     fn say(files: &[(&str, &str)], overrides: &[(&str, &str)]) -> [Result<String, ChatTemplateError>; 2] {
         let directory = tempfile::tempdir().unwrap();
         for (name, content) in files.iter().chain(overrides) {
@@ -322,6 +327,6 @@ mod tests {
         let overrides =
             ChatOverrides { chat_template: Some(Path::new("/nowhere/x.jinja")), ..ChatOverrides::default() };
         let error = ChatTemplates::load(&ModelFiles::Demo, overrides).unwrap_err().to_string();
-        assert!(error.starts_with("`chat_template` /nowhere/x.jinja: "), "{error}");
+        assert!(error.starts_with("`chat_template` /nowhere/x.jinja cannot be read: "), "{error}");
     }
 }

@@ -1,27 +1,28 @@
-//! Turns tokens into text, one at a time. Text is held back until its last character is complete, and the pieces joined
-//! are the text of all tokens together.
+//! Turns tokens into text, one at a time. Text is held back until its last character is complete. The returned pieces
+//! join to the text of all tokens together.
 //!
 //! ```text
 //!  ids  ... [ context ][ held back ]
 //!            0          read       len
 //! ```
 //!
-//! The text of the context tokens is out already. The decoder needs them before the next tokens, because a leading
-//! space depends on them.
+//! The text of the context tokens has been returned already. The decoder needs these tokens before the next ones,
+//! because the tokens before a token decide if its text begins with a space.
 
 use super::{TextError, Tokenizer};
 
-/// The number of prompt tokens that are the context of the first new token.
+/// The maximum number of prompt tokens that are the context of the first new token.
 const CONTEXT_TOKENS: usize = 5;
 
-/// A character has at most four bytes, so this many tokens without a complete character at the end are not text. Their
-/// text is then returned as it is, which bounds the work per token.
+/// The maximum number of tokens that are held back. A character has at most four bytes, so this many tokens without a
+/// complete character at the end are not text. Their decoded text is then returned as it is, which limits the work per
+/// token.
 const MAX_HELD_TOKENS: usize = 64;
 
-/// The decoder's output for bytes that form no character, such as the first bytes of one.
+/// The decoder's output for bytes that form no character, such as the first bytes of a character.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// The text of one sequence.
+/// The state of detokenizing one sequence: the last tokens, and the text of the context tokens among them.
 #[derive(Debug)]
 pub struct Detokenizer {
     token_ids: Vec<u32>,
@@ -31,7 +32,7 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// Begins after a prompt.
+    /// Creates the detokenizer of the tokens that come after `prompt`.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.

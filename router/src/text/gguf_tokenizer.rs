@@ -1,9 +1,9 @@
 //! Converts the tokenizer of a GGUF file to the tokenizer.json of the same model.
 //!
 //! Doors: [`tokenizer_json`], [`tokenizer_config`]. A GGUF file only names the rule that splits texts into words
-//! (`tokenizer.ggml.pre`). The names are llama.cpp's (`src/llama-vocab.cpp`), and the rules are in the models' own
-//! tokenizer.json. A name that is not in [`CUTS`] is an error: a guess would produce other tokens than the model was
-//! trained on.
+//! (`tokenizer.ggml.pre`). The names are llama.cpp's (`src/llama-vocab.cpp`), and the rules were copied from the
+//! models' own tokenizer.json. A name that is not in [`CUTS`] is an error, because a guess could produce other tokens
+//! than the model was trained on.
 
 use std::collections::HashMap;
 
@@ -20,9 +20,9 @@ struct Cut {
     pattern: Option<&'static str>,
     has_single_digits: bool,
     is_composed: bool,
-    /// True if a whole word that is a token is not split, whatever the merges.
+    /// True if a whole word that is a token becomes this token, whatever the merges are.
     ignores_merges: bool,
-    /// The default for adding the first token of a sequence, if the file does not say.
+    /// True if a beginning-of-sequence token is added when the file does not say.
     adds_bos: bool,
 }
 
@@ -51,7 +51,7 @@ const TEKKEN: Cut = Cut {
     adds_bos: true,
     ..GPT_2
 };
-/// The rules by `tokenizer.ggml.pre`.
+/// The rules by their names in `tokenizer.ggml.pre`.
 const CUTS: [(&str, Cut); 7] = [
     ("default", GPT_2),
     ("gpt-2", GPT_2),
@@ -86,7 +86,7 @@ impl TokenKind {
     }
 }
 
-/// Returns the text of a tokenizer.json.
+/// Returns the text of a tokenizer.json that is equivalent to the tokenizer in the file.
 ///
 /// # Errors
 /// When metadata is missing or unknown; the message says what to do.
@@ -97,7 +97,7 @@ pub(super) fn tokenizer_json(gguf: &Gguf) -> Result<Vec<u8>, String> {
         Some("llama") => file.sentence_pieces(gguf)?,
         other => {
             let other = other.unwrap_or("nothing");
-            return Err(format!("{MODEL} is {other}, known are gpt2 and llama; {INSTEAD}"));
+            return Err(format!("{MODEL} is {other}, but only gpt2 and llama are supported; {INSTEAD}"));
         }
     };
     let Parts { normalizer, pre_tokenizer, decoder, model, adds_bos } = parts;
@@ -161,7 +161,7 @@ impl<'a> Vocabulary<'a> {
         let cut = CUTS.iter().find(|(name, _)| *name == pre).map(|(_, cut)| *cut);
         let cut = cut.ok_or_else(|| {
             let known = CUTS.map(|(name, _)| name).join(", ");
-            format!("{PRE} is {pre}, known are {known}; {INSTEAD}")
+            format!("{PRE} is {pre}, but only these are supported: {known}; {INSTEAD}")
         })?;
         let merges: Vec<[&str; 2]> = texts(gguf, "tokenizer.ggml.merges")?
             .into_iter()
@@ -193,7 +193,7 @@ impl<'a> Vocabulary<'a> {
         let scores = gguf.list("tokenizer.ggml.scores").unwrap_or_default();
         if scores.len() != self.tokens.len() {
             let (found, expected) = (scores.len(), self.tokens.len());
-            return Err(format!("tokenizer.ggml.scores has {found} numbers for {expected} tokens; {INSTEAD}"));
+            return Err(format!("tokenizer.ggml.scores has {found} scores for {expected} tokens; {INSTEAD}"));
         }
         let has_prefix = gguf.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
         let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
@@ -236,7 +236,7 @@ impl<'a> Vocabulary<'a> {
         self.tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), json!(id))).collect()
     }
 
-    /// Returns the tokens that are found in a text before all others.
+    /// Returns the tokens that the tokenizer looks for in a text before it splits the text into words.
     fn added_tokens(&self) -> Vec<Value> {
         let is_added =
             |kind: TokenKind| matches!(kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown);
@@ -248,7 +248,7 @@ impl<'a> Vocabulary<'a> {
         (0..self.tokens.len()).filter(|id| is_added(self.kinds[*id])).map(added).collect()
     }
 
-    /// Adds the special tokens around a text.
+    /// Returns the post-processor, which adds the special tokens before and after a text.
     fn post_processor(&self, gguf: &Gguf, adds_bos: bool) -> Value {
         let token = |flag: &str, default: bool, id: &str| {
             let wanted = gguf.flag(flag).unwrap_or(default);
@@ -277,7 +277,7 @@ fn texts<'a>(gguf: &'a Gguf, key: &str) -> Result<Vec<&'a str>, String> {
         GgufValue::Text(text) => Some(text.as_str()),
         GgufValue::Integer(_) | GgufValue::Float(_) | GgufValue::Bool(_) | GgufValue::List(_) => None,
     };
-    let values = gguf.list(key).ok_or_else(|| format!("it has no {key}; {INSTEAD}"))?;
+    let values = gguf.list(key).ok_or_else(|| format!("the file has no {key}; {INSTEAD}"))?;
     values.iter().map(text).collect::<Option<_>>().ok_or_else(|| format!("{key} is not a list of texts; {INSTEAD}"))
 }
 

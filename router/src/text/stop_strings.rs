@@ -1,8 +1,8 @@
 //! Finds stop strings. A stop string counts as soon as the text contains it, even if it ends inside a token; TGI only
-//! looks at the end of the text and misses those. The stop string stays part of the text, as in TGI.
+//! looks at the end of the text and misses such stop strings.
 //!
-//! This code never holds text back and never ends a sequence. It returns where the text should end, and how much of it
-//! may be the start of a stop string.
+//! This module never holds text back and never ends a sequence. It returns the position and the length of the stop
+//! string, and the number of bytes at the end of the text that may be the start of a stop string.
 
 use std::sync::Arc;
 
@@ -10,15 +10,16 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StopPatterns(Arc<[Pattern]>);
 
-/// A stop string with the failure table of Knuth, Morris and Pratt (1977): for each prefix, the length of the longest
-/// shorter prefix that is also a suffix of it.
+/// A stop string with the failure table of Knuth, Morris and Pratt (1977): for each prefix of the stop string, the
+/// length of the longest shorter prefix that is also a suffix of this prefix.
 #[derive(Debug, PartialEq, Eq)]
 struct Pattern {
     bytes: Box<[u8]>,
     borders: Box<[usize]>,
 }
 
-/// Searches one sequence's text for its stop strings. Each byte is read once, however long they are.
+/// Searches one sequence's text for its stop strings. Each byte of the text is read once, however long the stop strings
+/// are.
 #[derive(Debug)]
 pub(crate) struct StopStrings {
     patterns: StopPatterns,
@@ -29,11 +30,11 @@ pub(crate) struct StopStrings {
 /// A stop string found in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StopFound {
-    /// The number of bytes after it.
+    /// The number of bytes after the stop string in the added text.
     pub(crate) rest_bytes: usize,
-    /// Its own length in bytes.
+    /// The length of the stop string in bytes.
     pub(crate) len_bytes: usize,
-    /// Its index among the stop strings.
+    /// The index of the stop string in the request.
     pub(crate) index: usize,
 }
 
@@ -75,8 +76,8 @@ impl StopStrings {
         Self { matched: vec![0; patterns.0.len()], patterns }
     }
 
-    /// Adds text. Returns the stop string that ends first, and the longest of several that end together. After that
-    /// nothing may be added.
+    /// Adds text. Returns the stop string that ends first, and if several end at the same byte, the longest of them. No
+    /// text may be added after one was found.
     pub(crate) fn push(&mut self, piece: &str) -> Option<StopFound> {
         for (place, byte) in piece.bytes().enumerate() {
             let mut found: Option<StopFound> = None;

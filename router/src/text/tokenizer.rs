@@ -1,7 +1,7 @@
 //! The tokenizer of one model, from `tokenizer.json` or a GGUF file, and the list of its special tokens.
 //!
-//! This is the only reader of that file. Both directions take time proportional to the text. Prompts go through
-//! `tokenizer_pool`, and completions are detokenized a few tokens at a time.
+//! No other code of the router reads `tokenizer.json`. Tokenizing and detokenizing take time proportional to the text.
+//! Prompts go through `tokenizer_pool`, and completions are detokenized a few tokens at a time.
 
 use std::collections::HashSet;
 
@@ -29,10 +29,10 @@ pub enum TextError {
     #[error("{0}")]
     Tokenize(String),
     /// Other texts occupy the threads or their memory.
-    #[error("too many other texts are being read")]
+    #[error("too many other texts are being tokenized")]
     Busy,
     /// The tokens cannot be detokenized.
-    #[error("detokenize {num_tokens} tokens: {message}")]
+    #[error("{num_tokens} tokens cannot be detokenized: {message}")]
     Detokenize { num_tokens: usize, message: String },
 }
 
@@ -40,14 +40,14 @@ pub enum TextError {
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Set if detokenizing is copying bytes.
+    /// The bytes of each token; `None` if the vocabulary is not byte-level.
     byte_table: Option<ByteTable>,
     special_ids: HashSet<u32>,
-    /// The tokens that come before every prompt.
+    /// The tokens that the tokenizer adds before every prompt.
     prefix: Vec<u32>,
 }
 
-/// A token and its place in the text, in bytes.
+/// A token and its range in the text, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenSpan {
     pub(crate) id: u32,
@@ -84,8 +84,8 @@ impl Tokenizer {
         Ok(Self { byte_table: ByteTable::of(&inner), inner, special_ids, prefix })
     }
 
-    /// Returns the token ids of a prompt, with the special tokens that the model expects around it. They are not
-    /// repeated if the text begins with them.
+    /// Returns the token ids of a prompt, with the special tokens that the model expects around it. If the text already
+    /// begins with the tokens that come before it, these are not added again.
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.
@@ -101,7 +101,7 @@ impl Tokenizer {
         self.ids(text, false)
     }
 
-    /// Returns the number of a text's tokens that the tokenizer added before it.
+    /// Returns the number of tokens at the start of `token_ids` that the tokenizer added before `text`.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
@@ -124,7 +124,7 @@ impl Tokenizer {
         if is_there(ids) && is_there(&ids[len..]) { len } else { 0 }
     }
 
-    /// Returns the tokens with their places in the text, with special tokens around them if `adds_special` is set.
+    /// Returns the tokens with their ranges in the text, with special tokens around them if `adds_special` is set.
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.
@@ -163,7 +163,7 @@ impl Tokenizer {
         self.inner.token_to_id(text).filter(|id| self.is_special(*id))
     }
 
-    /// The number of token ids; every token id is below this.
+    /// The number of tokens, including added ones. Every token id is below this number, unless the ids have gaps.
     pub(crate) fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
@@ -178,7 +178,7 @@ fn prefix(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<Vec<u32>> {
     Ok(whole[..len].to_vec())
 }
 
-/// A description of a file error, with its cause.
+/// Returns the message of a file error, with its cause.
 pub(super) fn describe(error: &ModelFilesError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),

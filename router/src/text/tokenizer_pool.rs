@@ -16,22 +16,24 @@ use super::{TextError, Tokenizer};
 use crate::aside::{NICENESS, lower_priority};
 use crate::memory::{Held, Part};
 
-/// The longest prompt, in bytes, that stays on the caller's thread: about 250 tokens, 0.1 ms.
+/// The maximum length, in bytes, of a prompt that is tokenized on the caller's thread: about 250 tokens, which take 0.1
+/// ms.
 const SHORT_PROMPT_BYTES: usize = 1 << 10;
 
-/// The longest text, in bytes, of the ordinary lane: a few milliseconds.
+/// The maximum length, in bytes, of a text in the ordinary lane. Such a text takes a few milliseconds.
 const ORDINARY_BYTES: usize = 64 << 10;
 
-/// The time for which a text waits for a thread, and a long one before that for memory.
+/// The maximum time for which a text waits for a thread. Before that, a long text waits for memory, for at most the
+/// same time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The memory per byte of text during tokenizing: tokens with their places, and the tokenizer's own tables.
+/// The memory per byte of text during tokenizing: tokens with their ranges in the text, and the tokenizer's own tables.
 const WORK_BYTES: usize = 32;
 
-/// A piece of work that sends its own reply.
+/// The work on one text, which sends its own result to the caller.
 type Job = Box<dyn FnOnce(&Tokenizer) + Send>;
 
-/// The threads. They end when the pool is dropped.
+/// The threads, in two lanes. Clones share the threads, which end after the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenizerPool {
     tokenizer: Arc<Tokenizer>,
@@ -47,7 +49,7 @@ struct Jobs {
     is_closed: bool,
 }
 
-/// A queue with its threads.
+/// A lane: the queue of its threads. When this is dropped, the threads finish the waiting jobs and end.
 #[derive(Debug)]
 struct Lane(Arc<LaneQueue>);
 
@@ -118,7 +120,7 @@ impl TokenizerPool {
             {
                 let _ = reply_tx.send(reply);
             }
-            // The memory is needed until the work is done, even if nobody waits for it any more.
+            // The memory is needed until the work is done, even if nobody waits for the result any more.
             drop(held);
         };
         let lane = if is_long { &self.long } else { &self.ordinary };
@@ -128,7 +130,7 @@ impl TokenizerPool {
         reply_rx.await.map_err(|_| panicked())
     }
 
-    /// Takes memory for the result of a text; returns `None` if it is too small to be counted.
+    /// Takes memory for the result of a text; returns `None` if the result is too small to be counted.
     ///
     /// # Errors
     /// When other texts hold the memory for too long.
@@ -136,7 +138,8 @@ impl TokenizerPool {
         if num_bytes <= ORDINARY_BYTES { Ok(None) } else { self.take(num_bytes).await.map(Some) }
     }
 
-    /// Takes memory, at most all of it: a text that needs more than that runs alone among the long texts.
+    /// Takes `num_bytes` of memory, or all memory if the text needs more than there is. Such a text runs alone among
+    /// the long texts.
     async fn take(&self, num_bytes: usize) -> Result<Held, TextError> {
         self.memory.take(num_bytes.min(self.memory.limit_bytes()), PATIENCE).await.ok_or(TextError::Busy)
     }

@@ -1,4 +1,4 @@
-//! The bytes of every token of a vocabulary in the middle of a text, for grammars.
+//! The bytes that each token of a vocabulary stands for in the middle of a text. Grammars need them.
 
 use tokenizers::Tokenizer;
 
@@ -48,7 +48,8 @@ impl Anchor {
     fn of(tokenizer: &Tokenizer) -> Self {
         let ids = tokenizer.encode_fast("a", false).map(|encoding| encoding.get_ids().to_vec()).unwrap_or_default();
         let text = tokenizer.decode(&ids, false).unwrap_or_default();
-        // Vocabularies with pieces for single bytes have one for every byte (Kudo and Richardson 2018, SentencePiece).
+        // Vocabularies with pieces for single bytes have a piece for every byte (Kudo and Richardson 2018,
+        // SentencePiece).
         let has_byte_pieces = [0, 255].iter().all(|byte| tokenizer.token_to_id(&format!("<0x{byte:02X}>")).is_some());
         Self { ids, text, has_byte_pieces }
     }

@@ -1,4 +1,4 @@
-//! The parts of a call, as the formats read and write it.
+//! The parts of a tool call, for reading and for writing calls in any format.
 
 use serde_json::Value as Json;
 
@@ -16,7 +16,7 @@ pub(crate) struct CallSyntax {
     pub(crate) end: &'static str,
 }
 
-/// The meaning of the text after an opener.
+/// The meaning of the text after an opener, which is a text that may begin a call.
 #[derive(Debug)]
 pub(super) enum Head {
     Call {
@@ -36,17 +36,17 @@ pub(super) enum Arguments {
     Json,
     /// Parameters follow one by one.
     Parameters(ReadParameter),
-    /// The arguments were read with the head.
+    /// The arguments, as JSON. They were read together with the name.
     Read(String),
 }
 
 /// Reads a parameter's name and value; `None` after the last one.
 pub(super) type ReadParameter = fn(&mut Cursor<'_>, &Tool) -> Scan<Option<(String, Json)>>;
 
-/// The text that follows arguments.
+/// The meaning of the text after the arguments of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// Another call, whose head is next.
+    /// Another call, whose head (the text up to its arguments) is next.
     Call,
     Text,
 }

@@ -1,6 +1,6 @@
 //! DeepSeek's calls: `<｜tool▁call▁begin｜>` with the name, `<｜tool▁sep｜>`, and the arguments. Up to version 3 the kind
-//! of tool comes before the name, and the arguments are in a code block. Some templates of version 3 have an object
-//! instead.
+//! of tool comes before the name, and the arguments are in a code block. Some templates of version 3 have a JSON object
+//! with the name and the arguments instead.
 
 use super::call::{Arguments, CallSyntax, Head, Tail};
 use super::json_calls;
@@ -54,7 +54,7 @@ pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools
 
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.skip_space();
-    // The end of an object.
+    // If the call is an object, the object ends after the arguments.
     if cursor.eats("}")? {
         cursor.skip_space();
     }

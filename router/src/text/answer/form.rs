@@ -1,5 +1,5 @@
-//! The formats in which models write answers: a row for each format of calls, and the texts by which a chat template
-//! shows that it uses the format.
+//! The formats in which models write answers. The table `FORMATS` has an entry for each format of tool calls, with the
+//! texts by which a chat template shows that it uses the format.
 
 use std::sync::Arc;
 
@@ -15,27 +15,27 @@ use super::{deepseek, gemma, harmony, json_calls, mistral, qwen_coder, tool_code
 #[derive(Debug)]
 pub(in crate::text) struct Format {
     pub(super) name: &'static str,
-    /// Texts that the chat template writes when it gets tools and calls.
+    /// A chat template uses this format if it writes all these texts when it gets tools and calls.
     prompt_has: &'static [&'static str],
-    /// Texts that may begin a call. None is the start of another.
+    /// Texts that may begin a call. No opener is the start of another opener.
     pub(super) openers: &'static [&'static str],
-    /// Texts that may begin a call at the start of an answer.
+    /// Texts that may begin a call only at the start of an answer.
     pub(super) first_openers: &'static [&'static str],
-    /// Other marks that may be special tokens.
+    /// Other markup of the format. Like openers, it may be special tokens.
     pub(super) marks: &'static [&'static str],
-    /// Reads the text after an opener.
+    /// Reads the text after an opener, up to the arguments of the call.
     pub(super) head: fn(&'static str, &mut Cursor<'_>, &Tools) -> Scan<Head>,
-    /// Reads the text after the arguments.
+    /// Reads the text after the arguments of a call.
     pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
     /// True if the format also marks thoughts.
     pub(super) has_thoughts: bool,
     new_id: fn() -> String,
-    /// The syntax that a grammar enforces when the model has to call a tool. `None` if only the model knows the syntax;
-    /// the grammar then enforces generic calls.
+    /// The syntax that a grammar enforces when the model has to call a tool. `None` if the arguments of the format are
+    /// not JSON. The grammar then enforces generic calls.
     syntax: Option<CallSyntax>,
 }
 
-/// The syntax of objects in a list.
+/// The syntax of calls that are JSON objects in a list.
 const LIST: CallSyntax = CallSyntax {
     begin: "[",
     before_name: "{\"name\": \"",
@@ -70,7 +70,7 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 
 static GENERIC_CALLS: Format = GENERIC;
 
-/// The known formats. The first that matches is used.
+/// The known formats. A chat template uses the first one that matches.
 pub(super) static FORMATS: [Format; 15] = [
     Format {
         name: "harmony",
@@ -229,12 +229,12 @@ pub(super) static FORMATS: [Format; 15] = [
 pub(crate) struct AnswerForm {
     pub(super) format: Option<&'static Format>,
     pub(super) thinking: Option<&'static Thinking>,
-    /// The prompt ends inside a thought.
+    /// True if the prompt ends inside a thought.
     pub(super) begins_in_thought: bool,
     pub(super) tools: Arc<Tools>,
-    /// The marks that are special tokens, with their ids.
+    /// The marks of this form that are special tokens, with their ids.
     pub(super) special_marks: Vec<(&'static str, u32)>,
-    /// The answer ends with its first call.
+    /// True if the answer ends with its first call.
     pub(crate) has_one_call: bool,
 }
 
@@ -244,8 +244,8 @@ pub(in crate::text) fn format_of(prompt: &str) -> Option<&'static Format> {
 }
 
 impl AnswerForm {
-    /// Creates the form of an answer to `prompt`. Without tools there are no calls, but a format with thoughts of its
-    /// own is still read.
+    /// Creates the form of an answer to `prompt`. Without tools no calls are read, and the format is used only if it
+    /// also marks thoughts.
     pub(in crate::text) fn new(
         (format, thinking): (Option<&'static Format>, Option<&'static Thinking>),
         prompt: &str,
@@ -258,7 +258,7 @@ impl AnswerForm {
         Self { format, thinking, begins_in_thought, tools: Arc::new(tools), ..Self::default() }
     }
 
-    /// Finds the marks that are special tokens.
+    /// Sets `special_marks` to the marks of this form that are special tokens.
     pub(in crate::text) fn with_special_marks(mut self, special_id: impl Fn(&str) -> Option<u32>) -> Self {
         let of_format = self.format.map_or_else(Vec::new, |format| [format.openers, format.marks].concat());
         let of_thinking = self.thinking.into_iter().flat_map(|thinking| thinking.close.iter().chain([&thinking.open]));
@@ -268,7 +268,8 @@ impl AnswerForm {
         self
     }
 
-    /// Returns the syntax that a grammar must enforce for calls. The answer is read in this form from here on.
+    /// Returns the syntax that a grammar enforces for calls. If the format has no such syntax, this form changes to
+    /// generic calls, so that the answer is read as the grammar enforces it.
     pub(crate) fn make_enforceable(&mut self) -> CallSyntax {
         let syntax = self.format.and_then(|format| format.syntax);
         syntax.unwrap_or_else(|| {
@@ -290,7 +291,7 @@ impl AnswerForm {
         self.tools.each().map(|tool| (tool.name.as_str(), &tool.parameters))
     }
 
-    /// Splits a text into special tokens, by id, and the texts between them.
+    /// Splits a text into special tokens (`Ok` with the id) and the texts between them (`Err`).
     pub(crate) fn parts<'t>(&self, mut text: &'t str) -> Vec<Result<u32, &'t str>> {
         let mut parts = Vec::new();
         let first_mark = |text: &str| {
@@ -306,7 +307,7 @@ impl AnswerForm {
         parts
     }
 
-    /// True if this form reads the special token. All other special tokens are not shown.
+    /// True if this form reads the special token `token`. Other special tokens are left out of the answer.
     pub(crate) fn has_mark(&self, token: &str) -> bool {
         let of_format = |format: &Format| [format.openers, format.marks].concat().contains(&token);
         self.format.is_some_and(of_format)
@@ -319,7 +320,7 @@ impl AnswerForm {
 }
 
 impl PartialEq for AnswerForm {
-    /// Formats are equal if their names are equal.
+    /// Compares formats by their names, and ignores `special_marks`.
     fn eq(&self, other: &Self) -> bool {
         let name = |form: &Self| form.format.map(|format| format.name);
         name(self) == name(other)

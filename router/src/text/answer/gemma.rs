@@ -47,7 +47,8 @@ fn list(cursor: &mut Cursor<'_>, depth: usize) -> Scan<Vec<Json>> {
     Ok(list)
 }
 
-/// Returns true if this bracket is next. Otherwise a comma must be next, unless the container is still empty.
+/// Reads `bracket` and returns true if it is next. Otherwise reads the comma that must be next, unless the container is
+/// still empty, and returns false.
 fn ends(cursor: &mut Cursor<'_>, bracket: &str, is_empty: bool) -> Scan<bool> {
     cursor.skip_space();
     if cursor.eats(bracket)? {
@@ -71,7 +72,7 @@ fn value(cursor: &mut Cursor<'_>, depth: usize) -> Scan<Json> {
     match cursor.peek()? {
         '{' => Ok(Json::Object(object(cursor, depth)?)),
         '[' => Ok(Json::Array(list(cursor, depth)?)),
-        // Numbers, true, false, null, and texts without their marks.
+        // A number, true, false, null, or a text that lacks its marks.
         _ => {
             let bare = cursor.while_in(|c| !matches!(c, ',' | '}' | ']' | '<' | '{' | '['))?.trim();
             Ok(serde_json::from_str(bare).unwrap_or_else(|_| Json::from(bare)))

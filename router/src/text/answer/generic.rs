@@ -1,11 +1,11 @@
-//! Tools for models whose chat template does not know any: the first message describes them, and calls and results
-//! become texts.
+//! Tool calls for models whose chat template does not support tools: the first message that is not the assistant's
+//! describes the tools, and earlier calls and results become texts.
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::text::chat_template::ChatInputs;
 
-/// Turns tools, calls and results into texts.
+/// Replaces the tools, calls and results in `inputs` by texts in its messages. Consecutive results become one message.
 pub(in crate::text) fn describe_tools(inputs: &mut ChatInputs) {
     let messages = std::mem::take(&mut inputs.messages);
     for message in messages {
@@ -26,7 +26,7 @@ pub(in crate::text) fn describe_tools(inputs: &mut ChatInputs) {
     }
 }
 
-/// Marks messages that are results. It is removed before the template reads the messages.
+/// The key that marks messages with results. It is removed before the template reads the messages.
 const RESULTS: &str = "hilo-results";
 
 fn description(tools: &[Json]) -> String {
@@ -70,7 +70,8 @@ fn text_of(message: &Map<String, Json>) -> String {
     }
 }
 
-/// Adds a paragraph to a message's content in place, so that many paragraphs do not copy it each time.
+/// Adds a paragraph to a message's content. It is added in place, because many paragraphs would otherwise copy the
+/// content each time.
 fn append(message: &mut Map<String, Json>, paragraph: &str) {
     if !matches!(message.get("content"), Some(Json::String(_))) {
         let text = text_of(message);

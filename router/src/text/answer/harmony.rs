@@ -15,7 +15,7 @@ pub(super) const SYNTAX: CallSyntax = CallSyntax {
     end: "",
 };
 const HEADER_END: &str = "<|message|>";
-/// The marks that end a message, and so a thought.
+/// The marks that end a message, and with it a thought.
 const THOUGHT_ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
 
 pub(super) fn head(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
@@ -37,7 +37,7 @@ pub(super) fn head(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools)
     Ok(if channel.starts_with("analysis") { Head::Thought(&THOUGHT_ENDS) } else { Head::Nothing })
 }
 
-/// The end of the message is an opener, so nothing is read here.
+/// Reads nothing, because the mark that ends the message is an opener.
 pub(super) fn tail(_cursor: &mut Cursor<'_>) -> Scan<Tail> {
     Ok(Tail::Text)
 }

@@ -1,7 +1,7 @@
-//! Calls that are objects with a name and arguments, alone, in a list, or one after the other.
+//! Calls that are JSON objects with a name and arguments: a single object, a list, or one object after the other.
 //!
-//! The two keys have the names that models were trained on. If the name comes first, arguments are passed on as they
-//! grow; otherwise the whole object must be read first.
+//! The keys of the name and the arguments are those that models were trained on. If the name comes first, the arguments
+//! are passed on as they arrive; otherwise the whole object must be read first.
 
 use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
@@ -9,13 +9,13 @@ use super::tools::Tools;
 
 const NAME_KEYS: [&str; 2] = ["name", "tool_name"];
 const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
-/// Keys that are skipped.
+/// Keys that are skipped with their values.
 const OTHER_KEYS: [&str; 3] = ["id", "tool_call_id", "type"];
 
-/// Marks after calls.
+/// Marks that may follow the last call.
 const CLOSERS: [&str; 3] = ["</tool_call>", "<|/tool_call|>", "<|END_ACTION|>"];
 
-/// Reads an object, or the first object of a list.
+/// Reads an object, or the first object of a list, as [`object`] does.
 pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     cursor.skip_space();
     if cursor.eats("[")? {
@@ -25,12 +25,12 @@ pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools
     object(cursor, tools)
 }
 
-/// Reads an object whose first bracket is the opener or follows it.
+/// As [`head`], but the opener may itself be the first bracket of the object.
 pub(super) fn head_of_bare_objects(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     if opener == "{" { object(cursor, tools) } else { head(opener, cursor, tools) }
 }
 
-/// Reads the rest of the object, and marks up to the next one.
+/// Reads the rest of the object, and then up to the next object, or the end of the list and the mark after it.
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.end_of_object()?;
     let end = cursor.clone();
@@ -52,7 +52,8 @@ pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     Ok(Tail::Text)
 }
 
-/// Reads an object after its first bracket.
+/// Reads an object after its first bracket: up to the arguments if the name comes before them, otherwise up to the last
+/// bracket.
 fn object(cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     let (mut name, mut arguments) = (None, None);
     loop {

@@ -1,6 +1,6 @@
-//! Finds the end of a JSON value that grows. The text between its first and last bracket is not validated.
+//! Finds the end of a JSON object, list or string that arrives in pieces. The text inside the value is not validated.
 
-/// The state after the first part of an object, a list or a string.
+/// The state after reading the first part of an object, a list or a string.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct JsonValue {
     depth: usize,
@@ -9,7 +9,7 @@ pub(super) struct JsonValue {
 }
 
 impl JsonValue {
-    /// The state after the first bracket of an object.
+    /// Returns the state after reading the first bracket of an object.
     pub(super) fn inside_object() -> Self {
         Self { depth: 1, ..Self::default() }
     }

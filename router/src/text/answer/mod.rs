@@ -1,7 +1,7 @@
 //! Parses an answer while it grows: the model's thoughts, its content, and the tools that it calls.
 //!
-//! To add a format of calls: one row in `form`, and, unless its calls are JSON objects between two marks, a file with
-//! its `head` and `tail`. A mark of thoughts is a row in `thinking`.
+//! To add a format of calls, add an entry to the table in `form` and, unless its calls are JSON objects between two
+//! marks, a file with its `head` and `tail`. To add marks around thoughts, add an entry to the table in `thinking`.
 //!
 //! | file | content |
 //! |---|---|
@@ -15,8 +15,8 @@
 //!
 //! A call counts only if the request has a tool of its name. Other text that looks like the start of a call is content,
 //! including its mark. A call that has begun stays a call: its arguments are the model's text, even if they are cut off
-//! or not JSON. White space beside a mark belongs to the mark. The boundaries of the received pieces make no
-//! difference.
+//! or not JSON. White space beside a mark belongs to the mark. The result does not depend on how the received text was
+//! cut into pieces.
 
 mod call;
 mod deepseek;
@@ -53,7 +53,8 @@ pub(crate) enum AnswerEvent {
         id: String,
         name: String,
     },
-    /// More of the arguments, a JSON object, of the last call that started.
+    /// The next part of the arguments of the call that started last. The parts join to a JSON object, unless the
+    /// model's text is cut off or malformed.
     Arguments(String),
     CallEnded,
 }
@@ -73,12 +74,12 @@ pub(crate) struct Answer {
 pub(crate) struct ToolCall {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// A JSON object, unless it is cut off.
+    /// The model's text: a JSON object, unless it is cut off or malformed.
     pub(crate) arguments: String,
 }
 
 impl Answer {
-    /// Adds an event.
+    /// Adds the content of an event to the answer.
     pub(crate) fn push(&mut self, event: &AnswerEvent) {
         match event {
             AnswerEvent::Reasoning(text) => self.reasoning.push_str(text),

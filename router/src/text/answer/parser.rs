@@ -1,7 +1,8 @@
-//! The parser of answers in all formats: text, an opener, the text that it opens, text again.
+//! The parser of answers in all formats. An answer is text in which an opener begins a call or a thought, after which
+//! there may be text again.
 //!
-//! The parser decides only when the text so far has one meaning, so the boundaries of the pieces make no difference.
-//! Undecided text is kept.
+//! The parser decides only when the text so far has a single possible meaning, so the result does not depend on how the
+//! text was cut into pieces. Undecided text is kept.
 
 use super::AnswerEvent;
 use super::call::{Arguments, Head, ReadParameter, Tail};
@@ -17,17 +18,18 @@ pub(crate) struct AnswerParser {
     /// The text that is not read yet.
     text: String,
     state: State,
-    /// True after a mark: white space that follows belongs to the mark.
+    /// True directly after a mark, where white space belongs to the mark and is left out.
     is_after_mark: bool,
     has_content: bool,
     num_calls: usize,
 }
 
-/// The part of an answer in which the next text is.
+/// The part of the answer that the parser is in. It decides what the next text means.
 #[derive(Debug)]
 enum State {
     Text,
-    /// After an opener; it and the text become content if they open nothing.
+    /// After an opener, or after the text that separates two calls. `mark` is this text with the white space before it.
+    /// It becomes content if no call or thought follows.
     Head {
         opener: &'static str,
         mark: String,
@@ -41,7 +43,7 @@ enum State {
     Tail,
     /// Inside a thought, which ends at one of these marks.
     Thought(&'static [&'static str]),
-    /// The rest is ignored.
+    /// After the only call that is allowed: the rest of the answer is ignored.
     End,
 }
 
@@ -61,17 +63,17 @@ impl AnswerParser {
         while self.step(false, events) {}
     }
 
-    /// Reads the kept text after the end of the answer.
+    /// Reads the text that was kept as undecided, because the answer has ended.
     pub(crate) fn finish(&mut self, events: &mut Vec<AnswerEvent>) {
         while self.step(true, events) {}
     }
 
-    /// True if the text ends inside a thought.
+    /// True if the text so far ends inside a thought.
     pub(crate) fn is_thinking(&self) -> bool {
         matches!(self.state, State::Thought(_))
     }
 
-    /// True if the answer may have nothing more.
+    /// True if the rest of the answer would be ignored, so that the sequence can end.
     pub(crate) fn is_complete(&self) -> bool {
         matches!(self.state, State::End)
     }
@@ -205,7 +207,8 @@ impl AnswerParser {
         let separator = if *num_read == 0 { "{" } else { ", " };
         match parameter {
             Err(Miss::Short) => return false,
-            // A parameter that is cut off or malformed is left out, and the object stays open.
+            // A parameter that is cut off or malformed is left out, and the object of arguments gets no closing
+            // bracket.
             Err(Miss::Other) => return self.end_arguments(true, is_end, events),
             Ok(Some((name, value))) => {
                 *num_read += 1;
@@ -275,7 +278,7 @@ impl AnswerParser {
     }
 }
 
-/// The number of bytes at the end of `text` that may begin one of these marks, including white space before them.
+/// Returns the number of bytes at the end of `text` that may begin one of the marks, including the white space before.
 fn num_held_back(text: &str, marks: &[&str]) -> usize {
     if marks.is_empty() {
         return 0;

@@ -8,7 +8,7 @@ use super::tools::{Tool, Tools};
 pub(super) enum Miss {
     /// More text is needed to decide.
     Short,
-    /// The text is something else.
+    /// The text is not what was to be read.
     Other,
 }
 
@@ -20,7 +20,7 @@ pub(super) type Scan<T> = Result<T, Miss>;
 pub(super) struct Cursor<'a> {
     text: &'a str,
     at: usize,
-    /// No more text will come.
+    /// True if no more text will come.
     is_end: bool,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Cursor<'a> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Reads this text.
+    /// Reads `literal`, which must be next.
     pub(super) fn eat(&mut self, literal: &str) -> Scan<()> {
         if self.rest().starts_with(literal) {
             self.at += literal.len();
@@ -51,7 +51,7 @@ impl<'a> Cursor<'a> {
         Err(if literal.starts_with(self.rest()) { self.short() } else { Miss::Other })
     }
 
-    /// Reads this text if it is next. Returns true if it was.
+    /// Reads `literal` if it is next, and returns true then.
     pub(super) fn eats(&mut self, literal: &str) -> Scan<bool> {
         match self.eat(literal) {
             Ok(()) => Ok(true),
@@ -60,7 +60,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads one of these texts if it is next. Returns true if one was.
+    /// Reads one of the texts in `literals` if it is next, and returns true then.
     pub(super) fn eats_any(&mut self, literals: &[&str]) -> Scan<bool> {
         let found: Vec<_> = literals.iter().map(|literal| self.clone().eat(literal).map(|()| literal.len())).collect();
         if let Some(len) = found.iter().find_map(|found| found.ok()) {
@@ -70,7 +70,7 @@ impl<'a> Cursor<'a> {
         if found.contains(&Err(Miss::Short)) { Err(Miss::Short) } else { Ok(false) }
     }
 
-    /// Reads up to this text and skips it. Returns the text before it.
+    /// Reads up to the end of `literal`, and returns the text before `literal`.
     pub(super) fn until(&mut self, literal: &str) -> Scan<&'a str> {
         let len = self.rest().find(literal).ok_or(self.short())?;
         let before = &self.rest()[..len];
@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
         Ok(c)
     }
 
-    /// Reads characters while `allowed` returns true.
+    /// Reads characters while `allowed` returns true, and returns them.
     pub(super) fn while_in(&mut self, allowed: fn(char) -> bool) -> Scan<&'a str> {
         let len = self.rest().find(|c| !allowed(c));
         let len = if self.is_end { len.unwrap_or(self.rest().len()) } else { len.ok_or(Miss::Short)? };
@@ -99,7 +99,7 @@ impl<'a> Cursor<'a> {
         Ok(found)
     }
 
-    /// Reads a tool's name if one of these texts follows; that text is not read.
+    /// Reads the name of a tool if one of the texts in `behind` comes after the name. That text is not read.
     pub(super) fn tool<'t>(&mut self, tools: &'t Tools, behind: &[&str]) -> Scan<&'t Tool> {
         let mut miss = Miss::Other;
         for tool in tools.each() {
@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
         Err(miss)
     }
 
-    /// Reads a JSON value and returns its text.
+    /// Reads a JSON value and returns its text, which is not validated.
     pub(super) fn json(&mut self) -> Scan<&'a str> {
         if matches!(self.peek()?, '{' | '[' | '"') {
             let len = JsonValue::default().push(self.rest()).ok_or(self.short())?;

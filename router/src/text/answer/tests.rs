@@ -1,4 +1,4 @@
-//! Tests the meaning of each format's text, and that the boundaries of the pieces make no difference.
+//! Tests that texts in each format are read correctly, however they are cut into pieces.
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
@@ -277,7 +277,7 @@ fn openers_are_not_parts_of_each_other() {
     }
 }
 
-/// Texts made of the parts of formats, valid and broken.
+/// Random texts made of the parts of formats, valid and broken.
 fn texts() -> impl Strategy<Value = Vec<&'static str>> {
     let parts = [
         " ",

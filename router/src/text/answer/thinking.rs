@@ -4,11 +4,11 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::text) struct Thinking {
     pub(super) open: &'static str,
-    /// The closing mark, as a list of one.
+    /// The closing mark, as a list with one item.
     pub(super) close: &'static [&'static str],
 }
 
-/// The known marks. A model has the first row whose closing mark is in its chat template.
+/// The known marks. A model uses the first entry whose closing mark is in its chat template.
 const MARKS: [Thinking; 4] = [
     Thinking { open: "<think>", close: &["</think>"] },
     Thinking { open: "[THINK]", close: &["[/THINK]"] },
@@ -16,7 +16,7 @@ const MARKS: [Thinking; 4] = [
     Thinking { open: "<seed:think>", close: &["</seed:think>"] },
 ];
 
-/// Returns the marks that a template contains.
+/// Returns the first marks of which the template contains the closing mark.
 pub(in crate::text) fn thinking_of(template: &str) -> Option<&'static Thinking> {
     MARKS.iter().find(|marks| marks.close.iter().all(|close| template.contains(close)))
 }

@@ -27,7 +27,7 @@ pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools
     Ok(Head::Call { name, arguments: Arguments::Read(Json::Object(arguments).to_string()) })
 }
 
-/// Reads the end of the block; without one, another call follows on the next line.
+/// Reads the end of the block. If other text comes first, it is read as another call.
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.skip_space();
     if cursor.eats(BLOCK_END)? {
@@ -40,8 +40,8 @@ pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     }
 }
 
-/// Returns true if this bracket is next, maybe after a comma. Otherwise a comma must be next, unless the container is
-/// still empty.
+/// Reads `bracket` and returns true if it is next, maybe after a comma. Otherwise reads the comma that must be next,
+/// unless the container is still empty, and returns false.
 fn ends(cursor: &mut Cursor<'_>, bracket: &str, is_empty: bool) -> Scan<bool> {
     cursor.skip_space();
     let has_comma = !is_empty && cursor.eats(",")?;

@@ -39,8 +39,8 @@ impl Tools {
 }
 
 impl Tool {
-    /// Returns the value of a parameter with unquoted text: a string, unless the schema names another type and the text
-    /// is valid JSON or a Python constant.
+    /// Returns the value of a parameter that the model wrote as `text`, without quotes. The value is a string, unless
+    /// the schema names another type and the text is valid JSON or a Python constant.
     pub(super) fn value(&self, parameter: &str, text: &str) -> Json {
         let schema = self.parameters.get("properties").and_then(|properties| properties.get(parameter));
         let is_text = schema.is_none_or(|schema| match schema.get("type") {

@@ -2,7 +2,8 @@
 //! when the template is compiled.
 //!
 //! OpenAI's clients send texts as strings or as lists of parts, and the arguments of a tool call as JSON in a string.
-//! Some templates print the list itself, or read nothing else, or quote the JSON a second time.
+//! Some templates print a list of parts as it is, some read nothing but lists, and some quote the JSON of the arguments
+//! a second time.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -20,7 +21,7 @@ pub(super) struct Shapes {
     pub(super) tools: ToolsShape,
 }
 
-/// The shape of a message's content.
+/// The shapes of a message's content that a template reads: a string, a list of parts, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContentShape {
     Text,
@@ -28,11 +29,11 @@ pub(super) enum ContentShape {
     Both,
 }
 
-/// The place where a template reads tools, if it asks for calls in a known format.
+/// The input from which a template reads the tools, if the template shows calls in a known format.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ToolsShape {
     Variable(&'static Format),
-    /// A field of the system message, as a string.
+    /// The field `tools` of the system message, as JSON in a string.
     SystemMessage(&'static Format),
     Nowhere,
 }
@@ -41,7 +42,7 @@ impl Shapes {
     pub(super) const ALL: Self =
         Self { content: ContentShape::Both, reads_arguments: true, tools: ToolsShape::Nowhere };
 
-    /// Finds the shapes by rendering a message of each shape.
+    /// Returns the shapes that a template reads, which are found by rendering a message of each shape.
     pub(super) fn of(template: &ChatTemplate) -> Self {
         let reads_text = reads_content(template, &json!(PROBE));
         let content = match reads_content(template, &json!([{"type": "text", "text": PROBE}])) {
@@ -53,14 +54,14 @@ impl Shapes {
     }
 }
 
-/// True if a template prints the text of a content, rather than the whole list.
+/// True if a template prints the text in `content` without the list around it.
 fn reads_content(template: &ChatTemplate, content: &Json) -> bool {
     let text = probe(template, json!([{"role": "user", "content": content}])).unwrap_or_default();
     let lists = [format!("'text': '{PROBE}'"), format!("\"text\": \"{PROBE}\"")];
     text.contains(PROBE) && !lists.iter().any(|list| text.contains(list))
 }
 
-/// True if a template prints arguments that are an object as JSON.
+/// True if a template that gets arguments as an object does not print them in Python's notation.
 fn reads_arguments(template: &ChatTemplate) -> bool {
     let function = json!({"name": "f", "arguments": {PROBE: "x"}});
     let call = json!({"id": "call00000", "type": "function", "function": function});
@@ -71,7 +72,7 @@ fn reads_arguments(template: &ChatTemplate) -> bool {
     probe(template, messages).is_some_and(|text| !text.contains(&format!("'{PROBE}'")))
 }
 
-/// Returns the place where a template prints a tool, with the format that it shows beside the tool or in a call.
+/// Returns the input from which a template prints a tool, with the format of calls that the output shows.
 fn tools_shape(template: &ChatTemplate) -> ToolsShape {
     let function = json!({"name": PROBE, "description": "x", "parameters": {"type": "object", "properties": {}}});
     let tools = vec![json!({"type": "function", "function": function})];
@@ -93,7 +94,7 @@ fn tools_shape(template: &ChatTemplate) -> ToolsShape {
 }
 
 /// Converts a conversation to the shapes that the template reads. Returns the format in which the model will call
-/// tools, if known.
+/// tools, if the format is known.
 pub(super) fn adapt(template: &ChatTemplate, inputs: &mut ChatInputs) -> Option<&'static Format> {
     let format = match template.shapes.tools {
         ToolsShape::Variable(format) => Some(format),
@@ -110,7 +111,7 @@ pub(super) fn adapt(template: &ChatTemplate, inputs: &mut ChatInputs) -> Option<
     format
 }
 
-/// Puts the tools into the system message.
+/// Moves the tools into the system message, which is added if it is missing.
 fn tell_system(inputs: &mut ChatInputs) {
     let Some(tools) = inputs.tools.take() else { return };
     let is_system = |message: &Map<String, Json>| message.get("role").is_some_and(|role| role == "system");
@@ -138,7 +139,7 @@ fn adapt_messages(template: &ChatTemplate, messages: &mut [Map<String, Json>]) {
     }
 }
 
-/// Adds the tool's name to results of tools, for clients that only send the id of the call.
+/// Adds the name of the tool to each result of a call, because some clients send only the id of the call.
 fn name_results(messages: &mut [Map<String, Json>]) {
     let mut names = Map::new();
     for message in messages {
@@ -154,7 +155,7 @@ fn name_results(messages: &mut [Map<String, Json>]) {
     }
 }
 
-/// Joins a list of texts into one string. Lists with other parts stay.
+/// Joins a list of texts into one string. A list with other parts stays as it is.
 fn join_parts(content: &mut Json) {
     let text = |parts: &Vec<Json>| parts.iter().map(|part| part.get("text")?.as_str()).collect::<Option<String>>();
     if let Some(text) = content.as_array().and_then(text) {
@@ -162,7 +163,7 @@ fn join_parts(content: &mut Json) {
     }
 }
 
-/// Replaces JSON in a string by the object.
+/// Replaces a string that contains a JSON object by this object.
 fn parse_arguments(arguments: &mut Json) {
     let parsed = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
     if let Some(Json::Object(object)) = parsed {

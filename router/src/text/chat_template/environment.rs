@@ -1,7 +1,7 @@
-//! The environment of a template: Jinja as transformers sets it up, with filters, tests and functions replaced where
-//! minijinja's differ.
+//! The environment of a template: Jinja as transformers sets it up. Filters, tests and functions of minijinja that
+//! differ from Jinja's are replaced.
 //!
-//! Steps are counted, so that no template runs forever.
+//! The number of steps is limited, so that no template runs forever.
 
 use jiff::civil::DateTime;
 use minijinja::value::{Kwargs, ValueKind};
@@ -11,8 +11,8 @@ use super::json::{JsonStyle, json};
 use super::python::{self, str_of};
 use super::{Raised, methods};
 
-/// The limit of instructions for one rendering: enough for thousands of messages with any known template, and at most a
-/// second of time.
+/// The maximum number of instructions in one rendering. This number is enough for thousands of messages with any known
+/// template, and takes at most a second.
 pub(super) const MAX_STEPS: u64 = 10_000_000;
 
 /// Returns the environment, without a template.
@@ -111,7 +111,8 @@ fn replace(value: &Value, old: &Value, new: &Value, count: Option<usize>) -> Str
     }
 }
 
-/// Indents all lines except the first and empty ones; the arguments `first` and `blank` include those.
+/// Indents all lines except the first line and empty lines. With `first` the first line is indented too, and with
+/// `blank` empty lines.
 #[expect(clippy::needless_pass_by_value, reason = "minijinja hands them over by value")]
 fn indent(value: &Value, width: Option<Value>, first: Option<bool>, kwargs: Kwargs) -> Result<String, Error> {
     let width = width.or(kwargs.get("width")?).unwrap_or_else(|| Value::from(4));

@@ -1,5 +1,5 @@
 //! Python's `json.dumps`, which transformers uses for the filter `tojson`: spaces after separators, no HTML escapes,
-//! keys in their order.
+//! keys in the order of the object.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use super::python::{MAX_DEPTH, number};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JsonStyle {
     pub(super) ensure_ascii: bool,
-    /// If set, each item is on a line of its own, indented by this per level.
+    /// If set, each item is on a line of its own, indented by this text once per level.
     pub(super) indent: Option<String>,
     pub(super) item_separator: String,
     pub(super) key_separator: String,
@@ -22,7 +22,8 @@ pub(super) struct JsonStyle {
 /// Returns `json.dumps(value)`.
 ///
 /// # Errors
-/// When a part of the value is undefined, a function, or another value that JSON lacks, or nested too deeply.
+/// When the value contains something that JSON lacks, such as a function or an undefined value, or is nested too
+/// deeply.
 pub(super) fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
     let mut writer = Writer { out: String::new(), style, depth: 0 };
     writer.value(value)?;
@@ -94,7 +95,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a key. Keys are strings; Python converts other simple keys to strings.
+    /// Writes a key. A key that is another simple value becomes a string, as in Python.
     fn key(&mut self, key: &Value) -> Result<(), Error> {
         if key.kind() == ValueKind::String {
             return self.value(key);

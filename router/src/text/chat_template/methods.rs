@@ -73,7 +73,7 @@ fn list_method(value: &Value, method: &str, args: &[Value]) -> Result<Option<Val
 }
 
 fn not_found() -> Error {
-    Error::new(ErrorKind::InvalidOperation, "the value that is looked for is not there")
+    Error::new(ErrorKind::InvalidOperation, "the value was not found")
 }
 
 fn strip<'a>(text: &'a str, args: &[Value], start: bool, end: bool) -> Result<&'a str, Error> {
@@ -83,7 +83,7 @@ fn strip<'a>(text: &'a str, args: &[Value], start: bool, end: bool) -> Result<&'
     Ok(if end { text.trim_end_matches(is_stripped) } else { text })
 }
 
-/// `split` and `rsplit`, by a separator or by runs of white space.
+/// The methods `split` and `rsplit`. Without a separator they split at runs of white space.
 fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
     let (separator, max, kwargs): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
     let separator = separator.or(kwargs.get("sep")?).filter(|separator| !separator.is_none());
@@ -110,8 +110,8 @@ fn reversed(mut pieces: Vec<&str>) -> Vec<&str> {
     pieces
 }
 
-/// Returns at most `limit` pieces between runs of white space. The last piece is the rest of the text, stripped only on
-/// the side where reading starts.
+/// Splits at runs of white space into at most `limit` pieces, from the end of the text if `from_end`. The last piece is
+/// the rest of the text, stripped only on the side from which the text is read.
 fn split_spaces(text: &str, limit: usize, from_end: bool) -> Vec<&str> {
     let (mut pieces, mut rest) = (Vec::new(), text);
     loop {
@@ -152,7 +152,7 @@ fn split_lines(text: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(lines.into())
 }
 
-/// Returns the index of the first or last occurrence between two indices, in characters.
+/// Returns the index, in characters, of the first or last occurrence of a text between two optional indices.
 fn find(text: &str, args: &[Value], from_end: bool) -> Result<Option<usize>, Error> {
     let (wanted, Rest(range)): (&str, Rest<Option<i64>>) = from_args(args)?;
     let num_chars = text.chars().count();

@@ -1,8 +1,9 @@
 //! Chat templates: they turn the messages of a conversation into the text format that the model was trained on.
 //!
 //! Templates are Jinja, written for Python. [`ChatTemplate::render`] returns the same text as transformers'
-//! `apply_chat_template`; `recorded` compares them. A template comes with the model and is trusted like its weights,
-//! but a conversation is not trusted: steps and size are bounded. The time is an argument.
+//! `apply_chat_template`; the tests in `recorded` compare both. A template comes with the model and is trusted like its
+//! weights, but a conversation is not trusted, so the number of steps and the size of the text are limited. The time
+//! that a template can print is one of the inputs.
 //!
 //! This folder reads no file and knows no tokenizer.
 
@@ -28,16 +29,17 @@ use serde_json::{Map, Value as Json};
 use super::answer::{AnswerForm, Thinking, Tools, thinking_of};
 use adapt::Shapes;
 
-/// The largest text that is rendered, in bytes.
+/// The maximum size of a rendered text, in bytes.
 const MAX_TEXT_BYTES: usize = 64 << 20;
 
 /// The name of the only template of an environment, used in errors.
 const NAME: &str = "chat template";
 
-/// Appended to the message that the model continues, to find its end in the text.
+/// The mark that is appended to the message that the model continues, so that the message's end can be found in the
+/// rendered text.
 const END_MARK: &str = "HILO_END_OF_FINAL_MESSAGE ";
 
-/// The fields that may hold a model's thoughts; newer templates read the first.
+/// The fields of a message that may contain a model's thoughts. Newer templates read the first field.
 const REASONING_FIELDS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Special tokens by their names in `tokenizer_config.json`, such as `bos_token`.
@@ -52,7 +54,7 @@ pub(crate) struct ChatTemplate {
     thinking: Option<&'static Thinking>,
 }
 
-/// The text of a rendered conversation.
+/// The text of a rendered conversation, and the form of the answer to it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RenderedChat {
     pub(crate) text: String,
@@ -76,7 +78,7 @@ pub(crate) struct ChatInputs {
 }
 
 impl ChatInputs {
-    /// The size of all texts in the inputs, in bytes.
+    /// The size of all names and values in the inputs, in bytes.
     pub(crate) fn num_bytes(&self) -> usize {
         let Self { messages, tools, documents, variables, ending: _, now: _ } = self;
         let lists = tools.iter().chain(documents).flatten().map(num_bytes);
@@ -98,7 +100,7 @@ fn num_object_bytes(object: &Map<String, Json>) -> usize {
     object.iter().map(|(name, value)| name.len() + num_bytes(value)).sum()
 }
 
-/// The end of the text.
+/// The point at which the rendered text ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ChatEnding {
     /// The text ends with the start of the assistant's answer: `add_generation_prompt`.
@@ -110,12 +112,12 @@ pub(crate) enum ChatEnding {
     Conversation,
 }
 
-/// The reason why there is no text.
+/// The reason why a conversation cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ChatTemplateError {
     #[error("template not found: the model has none, and none was given with --chat-template")]
     NotFound,
-    /// Found when the server starts.
+    /// The template or a file with it is invalid, which is found when the server starts.
     #[error("the model's chat template cannot be read: {0}")]
     Unreadable(String),
     /// The template's own error message.
@@ -123,9 +125,9 @@ pub(crate) enum ChatTemplateError {
     Raised(String),
     #[error("{0}")]
     Failed(String),
-    #[error("it takes more than {} steps", environment::MAX_STEPS)]
+    #[error("rendering the conversation takes more than {} steps", environment::MAX_STEPS)]
     TooManySteps,
-    #[error("it makes a text of more than {MAX_TEXT_BYTES} bytes")]
+    #[error("the rendered conversation has more than {MAX_TEXT_BYTES} bytes")]
     TooLong,
     #[error("the last message has no `content` to continue")]
     NothingToContinue,
@@ -154,7 +156,7 @@ impl ChatTemplate {
 
     /// Returns the text of a conversation whose messages have the shapes of OpenAI's API. Messages are adapted to the
     /// template: parts are joined into a text, a text becomes a part, and the JSON of a call's arguments is parsed. If
-    /// the template does not know tools, tools, calls and results become texts.
+    /// the template does not support tools, then the tools, calls and results become texts.
     ///
     /// # Errors
     /// The template's own error message, or the reason why rendering failed.
@@ -208,8 +210,8 @@ impl ChatTemplate {
     }
 }
 
-/// Returns the message without `null` fields, which templates take for text, and with the model's thoughts under every
-/// name that templates read.
+/// Returns the message without `null` fields, which templates would take for text, and with the model's thoughts under
+/// both names that templates read.
 fn normalize(message: &Map<String, Json>) -> Map<String, Json> {
     let fields = message.iter().filter(|(_, value)| !value.is_null());
     let mut message: Map<String, Json> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -232,7 +234,7 @@ fn final_text(content: &mut Json) -> Option<&mut String> {
     }
 }
 
-/// Cuts the text at the end of the continued message.
+/// Cuts the text at the end of the continued message, which contains `wanted`.
 fn cut_at_mark(mut text: String, wanted: &str) -> Result<String, ChatTemplateError> {
     let mark = text.rfind(END_MARK.trim_end()).ok_or(ChatTemplateError::NotContinued)?;
     if !text.contains(wanted) {
@@ -258,7 +260,7 @@ fn failure(error: &Error) -> ChatTemplateError {
     }
 }
 
-/// A text that grows up to the size limit.
+/// A text that can grow up to [`MAX_TEXT_BYTES`].
 #[derive(Default)]
 struct BoundedText(Vec<u8>);
 

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-/// The depth below which lists and objects are not printed. JSON in requests is less deep.
+/// The maximum depth to which nested lists and objects are printed. JSON in requests is nested less deeply.
 pub(super) const MAX_DEPTH: usize = 200;
 
 /// Returns `str(value)`.
@@ -82,8 +82,9 @@ fn write_str_repr(out: &mut String, text: &str) {
     out.push(quote);
 }
 
-/// `str.isprintable`. Rust's `Debug` escapes the same characters, and also quotes and backslashes. It escapes combining
-/// marks only at the start of a text, so the character is tested after an `a`.
+/// Returns `str.isprintable` of a character. Rust's `Debug` escapes the characters that are not printable, and also
+/// quotes and backslashes. `Debug` escapes combining marks only at the start of a text, so the character is tested
+/// after an `a`.
 fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();

@@ -1,5 +1,5 @@
-//! Compares well-known templates as transformers and this crate render them: every text must be the same, byte for
-//! byte.
+//! Renders well-known templates and compares each text with that of transformers: the two must be equal byte for byte,
+//! except for the known differences listed here.
 //!
 //! The templates are not ours to publish. `integration-tests/chat_templates/run.sh` takes them out of published
 //! packages, records the output of transformers, and names the folder in `HILO_CHAT_TEMPLATES`.
@@ -54,14 +54,14 @@ struct Case {
     expected: Expected,
 }
 
-/// The outcome in transformers.
+/// The outcome of rendering a conversation with transformers.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Expected {
     Text(String),
     /// The message of `raise_exception`.
     Raised(String),
-    /// An error of Python, caused by the template.
+    /// The message of a Python error that the template caused.
     Failed(String),
 }
 
