@@ -41,10 +41,11 @@ pub(crate) enum ToolChoice {
 }
 
 impl ToolFields {
-    /// Checks the fields.
+    /// Checks the fields and converts them.
     ///
     /// # Errors
-    /// When a tool is not a function, or the choice names no tool.
+    /// When a tool is malformed or not a function, or the choice is malformed or asks for a tool that is not in the
+    /// list.
     pub(crate) fn into_use(self) -> Result<ToolUse, ApiError> {
         let tools = self.tools.unwrap_or_default();
         for (index, tool) in tools.iter().enumerate() {
@@ -68,10 +69,10 @@ impl ToolFields {
 }
 
 impl ToolUse {
-    /// Returns the generation that continues a conversation.
+    /// Returns the generation request that continues a conversation.
     ///
     /// # Errors
-    /// When the model must call a tool and cannot be forced to.
+    /// When the grammar that enforces the tool calls is too large.
     pub(crate) fn request(
         &self,
         RenderedChat { text, answer_form }: RenderedChat,
@@ -89,7 +90,8 @@ impl ToolUse {
         })
     }
 
-    /// Sets the form in which the answer is read, and the grammar that forces a tool call or the format of the answer.
+    /// Sets the form by which the answer is parsed, and the grammar that enforces a tool call or the format of the
+    /// answer.
     ///
     /// # Errors
     /// When the grammar is too large.
@@ -119,7 +121,7 @@ impl ToolUse {
     }
 }
 
-/// Checks a tool, and returns what is wrong with it, to be appended to its path.
+/// Checks a tool. The error is text to be appended to the tool's path.
 fn check_tool(tool: &Value) -> Result<(), String> {
     match tool.get("type").and_then(Value::as_str) {
         Some("function") => {}
@@ -136,7 +138,8 @@ fn check_tool(tool: &Value) -> Result<(), String> {
     }
 }
 
-/// Returns the choice, or `None` if the model must not call anything. A bare name is TGI's form.
+/// Returns the choice, or `None` if the model must not call any tool. Other strings than OpenAI's words are the name of
+/// a function, as in TGI's API.
 fn choice(choice: Option<&Value>) -> Result<Option<ToolChoice>, ApiError> {
     let named = |value: &Value| value["function"]["name"].as_str().map(|name| ToolChoice::Function(name.to_owned()));
     match choice {
