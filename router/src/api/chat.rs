@@ -1,6 +1,6 @@
 //! A conversation in the shape of OpenAI's API: messages, tools, and variables of the chat template.
 //!
-//! Messages stay JSON: the template decides which fields besides `role` and `content` it reads.
+//! Messages stay JSON, because the template decides which fields it reads besides `role` and `content`.
 
 use jiff::civil::DateTime;
 use serde::Deserialize;
@@ -66,7 +66,8 @@ impl ChatRequest {
         }
         Ok(ChatInputs {
             messages: self.messages.into_iter().map(without_developer).collect(),
-            // An empty list becomes `None`: templates that look for `tools` would announce an empty list.
+            // An empty list becomes `None`, because templates that only check whether `tools` exists would announce an
+            // empty list.
             tools: self.tools.filter(|tools| !tools.is_empty()),
             documents: self.documents,
             ending,

@@ -1,8 +1,9 @@
 //! The data that clients send and receive: JSON shapes and headers of TGI's API, of OpenAI's (`openai`, `responses`)
 //! and of Anthropic's (`anthropic`).
 //!
-//! Only the handlers in `routes` use these types, and convert them to the types of `generation` and `validation` and
-//! back. This folder checks the shape of bodies; `validation` checks the values of parameters.
+//! The rest of the crate does not depend on these shapes, because the handlers in `routes` convert them to the types of
+//! `generation` and `validation` and back. This folder checks the shape of bodies; `validation` checks the values of
+//! parameters.
 
 mod answer_events;
 pub(crate) mod anthropic;

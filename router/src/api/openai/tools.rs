@@ -23,7 +23,7 @@ pub(crate) struct ToolFields {
 /// The tools that the model may call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ToolUse {
-    /// Functions in OpenAI's form, at least one. `None` means that the model cannot call anything.
+    /// Functions in OpenAI's form, at least one. `None` means that the model cannot call any tool.
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) choice: ToolChoice,
     pub(crate) has_one_call: bool,
@@ -62,7 +62,8 @@ impl ToolFields {
             }
             ToolChoice::Auto | ToolChoice::Required | ToolChoice::Function(_) => {}
         }
-        // An empty list becomes `None`: templates that look for `tools` would announce an empty list.
+        // An empty list becomes `None`, because templates that only check whether `tools` exists would announce an
+        // empty list.
         let has_one_call = self.parallel_tool_calls == Some(false);
         Ok(ToolUse { tools: Some(tools).filter(|tools| !tools.is_empty()), choice, has_one_call })
     }
