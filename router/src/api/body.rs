@@ -11,8 +11,8 @@ use super::incoming::IncomingBody;
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// Bodies of at least this size are parsed on a thread of their own (see `crate::aside`), because parsing JSON with
-/// many small values takes 50 ns per byte.
+/// Bodies of at least this number of bytes are parsed on a thread of their own (see `crate::aside`), because parsing
+/// JSON with many small values takes 50 ns per byte.
 const MIN_ASIDE_BYTES: usize = 32 << 10;
 
 /// A parsed body.

@@ -1,4 +1,4 @@
-//! Estimates the memory that a request's body takes, and holds as many bytes of the memory budget for it.
+//! Estimates the memory that a request's body takes, and reserves that number of bytes in the memory budget.
 //!
 //! Doors: [`JsonCost`], which estimates the memory from the bytes as they arrive; [`BodyMemory`], the bytes taken from
 //! the budget; and [`RequestMemory`], which holds them until the handler is done.

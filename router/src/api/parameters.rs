@@ -22,7 +22,7 @@ use crate::validation::GenerationOptions;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parameters {
     pub(super) temperature: Option<f32>,
-    /// A value below 1 means all tokens.
+    /// A value below 1 keeps all tokens, so top-k has no effect.
     pub(super) top_k: Option<i64>,
     pub(super) top_p: Option<f32>,
     pub(super) min_p: Option<f32>,

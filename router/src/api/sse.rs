@@ -32,7 +32,7 @@ const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 /// The space to reserve for an event, in bytes: enough for most events without top tokens.
 const EVENT_BYTES: usize = 256;
 
-/// A chunk of at least this size gets no further events, in bytes.
+/// The size in bytes at which a chunk is sent without further events.
 const MAX_CHUNK_BYTES: usize = 16 << 10;
 
 /// A source of events.

@@ -14,7 +14,7 @@ use crate::error::ApiError;
 use crate::memory::Held;
 use crate::state::AppState;
 
-/// Responses of at least this size are counted, in bytes. Smaller ones belong to the memory that is counted for the
+/// The size in bytes from which responses are counted. Smaller responses belong to the memory that is counted for the
 /// connection.
 const MIN_COUNTED_BYTES: u64 = 32 << 10;
 

@@ -121,8 +121,8 @@ impl CompletionRequest {
         if self.echo && self.stream {
             return Err(ApiError::NotSupported { what: "`echo` with `stream`".to_owned() });
         }
-        // With `echo`, a client that wants no generated tokens wants to see the prompt only. The server generates one
-        // token, so that the model reads the prompt, and leaves this token out of the response.
+        // A client that sends `echo` and a maximum of 0 tokens wants only the prompt. The server generates one token,
+        // so that the model reads the prompt, and leaves this token out of the response.
         let is_prompt_only = self.echo && sampling.replace_max_tokens(0, 1);
         let options = sampling.into_options(self.logprobs.unwrap_or(0), wants_prompt_logprobs);
         let request = |prompt: PromptInput| {

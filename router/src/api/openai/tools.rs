@@ -139,8 +139,8 @@ fn check_tool(tool: &Value) -> Result<(), String> {
     }
 }
 
-/// Returns the choice, or `None` if the model must not call any tool. Other strings than OpenAI's words are the name of
-/// a function, as in TGI's API.
+/// Returns the choice, or `None` if the model must not call any tool. A string that is not one of OpenAI's words is the
+/// name of a function, as in TGI's API.
 fn choice(choice: Option<&Value>) -> Result<Option<ToolChoice>, ApiError> {
     let named = |value: &Value| value["function"]["name"].as_str().map(|name| ToolChoice::Function(name.to_owned()));
     match choice {

@@ -79,7 +79,7 @@ impl ResponseEvents {
         self.output.push(value);
     }
 
-    /// Returns an event with the index of the item that begins, grows or ends added.
+    /// Adds the index of the item that begins, grows or ends to an event, and returns the event.
     fn at_item(&self, event: &Value) -> Value {
         let mut event = event.clone();
         event["output_index"] = Value::from(self.output.len());
