@@ -1,4 +1,5 @@
-//! Converts text to tokens and back, with the demo model's byte-level tokenizer. Throughput is in tokens.
+//! Measures the speed of converting text to tokens and back, with the demo model's byte-level tokenizer. Throughput is
+//! in tokens.
 
 use std::hint::black_box;
 
@@ -27,7 +28,7 @@ fn main() {
 
 /// Detokenizes one token after the other, as a stream does, after an empty prompt. Returns the number of bytes of text.
 fn detokenize(tokenizer: &Tokenizer, token_ids: &[u32]) -> usize {
-    let mut detokenizer = Detokenizer::new(tokenizer, &[]).expect("no token has no text");
+    let mut detokenizer = Detokenizer::new(tokenizer, &[]).expect("an empty prompt can be detokenized");
     let push = |&id: &u32| detokenizer.push(tokenizer, id).expect("every token has bytes").len();
     token_ids.iter().map(push).sum()
 }

@@ -33,7 +33,7 @@ fn every_row_of_the_validation_table() {
         (json!({"presence_penalty": -2.5}), "`presence_penalty` must be >= -2.0 and <= 2.0"),
         (
             json!({"max_new_tokens": 2, "min_new_tokens": 3}),
-            "`min_new_tokens` must be <= 2, the most tokens that this request can generate. Given: 3",
+            "`min_new_tokens` must be <= 2, the maximum number of tokens that this request can generate. Given: 3",
         ),
         (json!({"top_k": 0}), "`top_k` must be strictly positive"),
         (json!({"top_k": -3}), "`top_k` must be strictly positive"),

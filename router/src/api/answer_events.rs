@@ -17,7 +17,7 @@ pub(crate) trait AnswerDialect: Unpin + Send + 'static {
     /// Writes the events at the end.
     fn finish(&mut self, chunk: &mut Vec<u8>, finish: &Finish);
 
-    /// Writes an error instead of the end.
+    /// Writes an error in place of the events at the end.
     fn fail(&mut self, chunk: &mut Vec<u8>, error: ApiError);
 }
 

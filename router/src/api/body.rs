@@ -1,7 +1,7 @@
-//! Parses a JSON body, with errors that name the place of the mistake. `incoming` receives the bytes.
+//! Parses a JSON body, with errors that name the path of the wrong field. `incoming` receives the bytes.
 //!
-//! The messages begin like axum's, which TGI sends as plain text; this server sends them as JSON like every other
-//! error.
+//! The error messages begin like axum's. TGI sends those as plain text; this server sends them as JSON, like every
+//! other error.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -11,7 +11,8 @@ use super::incoming::IncomingBody;
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// The size from which on bodies are parsed aside: JSON of many small values takes 50 ns per byte.
+/// Bodies of at least this number of bytes are parsed on a thread of their own (see `crate::aside`), because parsing
+/// JSON with many small values takes 50 ns per byte.
 const MIN_ASIDE_BYTES: usize = 32 << 10;
 
 /// A parsed body.
@@ -41,10 +42,11 @@ pub(crate) async fn read_as<T: Send + 'static>(
     Ok(parsed)
 }
 
-/// Parses `bytes` with `parse`. Large bodies are parsed aside, so that no other request waits.
+/// Parses `bytes` with `parse`. Large bodies are parsed on a thread of their own, so that they do not delay other
+/// requests.
 ///
 /// # Errors
-/// The errors of `parse`, or when the system gives no thread.
+/// The errors of `parse`, and an error when no thread can be started for a large body.
 pub(crate) async fn parse_aside<T: Send + 'static>(
     bytes: Bytes,
     state: &AppState,
@@ -54,15 +56,15 @@ pub(crate) async fn parse_aside<T: Send + 'static>(
         return parse(&bytes);
     }
     let parsed = state.aside().run(move || parse(&bytes)).await;
-    parsed.unwrap_or_else(|| Err(ApiError::BodyRead("the system has no thread to parse it".to_owned())))
+    parsed.unwrap_or_else(|| Err(ApiError::BodyRead("no thread could be started to parse it".to_owned())))
 }
 
 /// Parses the JSON object in `bytes`.
 ///
 /// # Errors
-/// When the syntax is wrong, or the JSON does not have the wanted shape.
+/// When the bytes are not valid JSON, or the JSON does not describe a `T`.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    // serde would read a list as the fields of the object in their order.
+    // serde would also accept a list, and take its values as the fields of the object in order.
     if bytes.trim_ascii_start().starts_with(b"[") {
         return Err(ApiError::BodyShape("invalid type: list, expected an object".to_owned()));
     }
@@ -75,7 +77,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-/// Returns a message of serde without the names of Rust types.
+/// Returns an error message of serde without the names of Rust types.
 fn without_type_names(sentence: &str) -> String {
     let Some((before, after)) = sentence.split_once("expected struct ") else { return sentence.to_owned() };
     let rest = after.trim_start_matches(|c: char| c.is_alphanumeric());

@@ -1,7 +1,7 @@
-//! The memory that a body takes, and the part of the budget that it holds.
+//! Estimates the memory that a request's body takes, and reserves that number of bytes in the memory budget.
 //!
-//! Doors: [`JsonCost`], which estimates the memory from the bytes as they arrive; [`BodyMemory`]; and
-//! [`RequestMemory`], which holds the memory until the handler is done.
+//! Doors: [`JsonCost`], which estimates the memory from the bytes as they arrive; [`BodyMemory`], the bytes taken from
+//! the budget; and [`RequestMemory`], which holds them until the handler is done.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,30 +9,32 @@ use std::time::Duration;
 use crate::error::ApiError;
 use crate::memory::{Account, MemoryBudget};
 
-/// The time for which a body waits for memory that other requests hold.
+/// The maximum time for which a body waits for memory that other requests hold.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The number of first bytes of each body that come from a separate part, so that large bodies leave room for small
-/// ones.
+/// The number of bytes of each body that are taken from a separate part of the budget, for small bodies. Only the rest
+/// is taken from the part for large ones, so large bodies always leave room for small ones.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// The memory of a JSON value without its text, including the spare capacity of vectors and maps.
+/// The estimated memory of a parsed JSON value, in bytes. It includes the spare capacity of vectors and maps, but not
+/// the value's text.
 const VALUE_BYTES: usize = 128;
 
-/// The memory that a request holds for its body. Clones share it.
+/// The memory that a request holds for its body. Clones share the memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestMemory(Arc<OnceLock<BodyMemory>>);
 
-/// The memory that a body holds.
+/// The bytes of the memory budget that a body holds.
 #[derive(Debug)]
 pub(super) struct BodyMemory {
     small: Account,
     large: Account,
-    /// The limit of all large bodies together.
+    /// The maximum number of bytes that all large bodies together may hold.
     limit_bytes: usize,
 }
 
-/// The cost of JSON: its bytes and its number of values.
+/// An estimate of the memory that JSON takes. It counts the bytes, and the marks `,`, `:`, `[` and `{` outside of
+/// strings, each of which a value may follow.
 #[derive(Debug, Default)]
 pub(super) struct JsonCost {
     num_bytes: usize,
@@ -42,24 +44,24 @@ pub(super) struct JsonCost {
 }
 
 impl RequestMemory {
-    /// Keeps the memory of the request's body.
+    /// Holds `memory` until the last clone of `self` is dropped.
     pub(super) fn keep(&self, memory: BodyMemory) {
-        // A request has one body, so this is the first call.
+        // A request has one body, so this is the only call, and `set` succeeds.
         let _ = self.0.set(memory);
     }
 }
 
 impl BodyMemory {
-    /// Creates an account that holds nothing yet.
+    /// Creates a `BodyMemory` that holds nothing yet.
     pub(super) fn new(budget: &MemoryBudget) -> Self {
         let limit_bytes = budget.bodies.limit_bytes();
         Self { small: budget.small_bodies.open(), large: budget.bodies.open(), limit_bytes }
     }
 
-    /// Grows to at least `bytes`, and waits for memory that other requests hold.
+    /// Grows to at least `bytes`. Waits for a limited time if other requests hold the memory.
     ///
     /// # Errors
-    /// When the memory does not become free in time, or is more than all bodies may take.
+    /// When the memory does not become free in time, or `bytes` is more than all bodies together may hold.
     pub(super) async fn grow_to(&mut self, bytes: usize) -> Result<(), ApiError> {
         let large_bytes = bytes.saturating_sub(SMALL_BYTES);
         if large_bytes > self.limit_bytes {
@@ -70,7 +72,7 @@ impl BodyMemory {
         if has_grown { Ok(()) } else { Err(ApiError::NoRoomForBody) }
     }
 
-    /// Gives back the bytes above `bytes`.
+    /// Returns the bytes above `bytes` to the budget.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         self.small.shrink_to(bytes.min(SMALL_BYTES));
         self.large.shrink_to(bytes.saturating_sub(SMALL_BYTES));
@@ -78,7 +80,7 @@ impl BodyMemory {
 }
 
 impl JsonCost {
-    /// Reads the next bytes.
+    /// Adds the next bytes of the JSON to the estimate.
     pub(super) fn read(&mut self, bytes: &[u8]) {
         self.num_bytes += bytes.len();
         for byte in bytes {
@@ -92,12 +94,12 @@ impl JsonCost {
         }
     }
 
-    /// The memory of the bytes and the data parsed from them.
+    /// Returns the memory of the bytes together with the data parsed from them, in bytes.
     pub(super) fn whole_bytes(&self) -> usize {
         self.num_bytes + self.parsed_bytes()
     }
 
-    /// The memory of the data parsed from the bytes.
+    /// Returns the memory of the data parsed from the bytes, in bytes.
     pub(super) fn parsed_bytes(&self) -> usize {
         self.num_bytes + self.num_marks * VALUE_BYTES
     }
@@ -131,7 +133,7 @@ mod tests {
         }
     }
 
-    /// `serde_json` takes at most the estimated memory, also for values of few bytes each.
+    /// `serde_json` takes at most the estimated memory, even for values of a few bytes each.
     #[test]
     fn values_take_no_more_than_is_counted() {
         let size = std::mem::size_of::<serde_json::Value>();

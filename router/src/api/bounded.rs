@@ -6,9 +6,9 @@ use serde::Deserializer;
 use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The most messages of a conversation.
+/// The maximum number of messages in a conversation.
 pub(super) const MAX_MESSAGES: usize = 8192;
-/// The most tools of a conversation.
+/// The maximum number of tools in a conversation.
 pub(super) const MAX_TOOLS: usize = 1024;
 
 /// Reads the messages of a conversation.

@@ -1,6 +1,6 @@
 //! A conversation in the shape of OpenAI's API: messages, tools, and variables of the chat template.
 //!
-//! Messages stay JSON: the template decides which fields besides `role` and `content` it reads.
+//! Messages stay JSON, because the template decides which fields it reads besides `role` and `content`.
 
 use jiff::civil::DateTime;
 use serde::Deserialize;
@@ -34,14 +34,15 @@ impl ChatRequest {
     /// Converts the conversation to the template's inputs.
     ///
     /// # Errors
-    /// When a message is malformed, or the request asks for something that is not supported.
+    /// When the conversation has no message or too many, a message is malformed, or the request asks for something that
+    /// is not supported.
     pub(crate) fn into_inputs(self, now: DateTime) -> Result<ChatInputs, ApiError> {
         let ending = self.ending()?;
         let wrong = |sentence: String| Err(ApiError::BodyShape(sentence));
         if self.messages.is_empty() {
             return wrong("messages: there must be at least one".to_owned());
         }
-        // Other dialects turn one item into several messages.
+        // `bounded` limits only the items of a body, and some dialects convert one item to several messages.
         let num_tools = self.tools.as_ref().map_or(0, Vec::len);
         for (field, given, limit) in [("messages", self.messages.len(), MAX_MESSAGES), ("tools", num_tools, MAX_TOOLS)]
         {
@@ -61,11 +62,12 @@ impl ChatRequest {
             }
         }
         if self.chat_template.is_some_and(|template| !template.is_null()) {
-            return wrong("chat_template: not supported in requests; start the server with --chat-template".to_owned());
+            return wrong("chat_template: cannot be set in requests; start the server with --chat-template".to_owned());
         }
         Ok(ChatInputs {
             messages: self.messages.into_iter().map(without_developer).collect(),
-            // An empty list becomes `None`: templates that look for `tools` would announce an empty list.
+            // An empty list becomes `None`, because templates that only check whether `tools` exists would announce an
+            // empty list.
             tools: self.tools.filter(|tools| !tools.is_empty()),
             documents: self.documents,
             ending,
@@ -74,8 +76,8 @@ impl ChatRequest {
         })
     }
 
-    /// Returns the end of the text. By default the model continues the last message if it is the assistant's, as in
-    /// TGI.
+    /// Returns how the rendered text ends. By default the model continues the last message if that is a text of the
+    /// assistant without tool calls, as in TGI.
     fn ending(&self) -> Result<ChatEnding, ApiError> {
         match (self.add_generation_prompt, self.continue_final_message) {
             (Some(true), Some(true)) => {
@@ -100,7 +102,7 @@ impl ChatRequest {
     }
 }
 
-/// Replaces the role `developer`, which newer clients of OpenAI send, by `system`, which templates know.
+/// Replaces the role `developer`, which newer OpenAI clients send, with `system`, which templates know.
 fn without_developer(mut message: Map<String, Value>) -> Map<String, Value> {
     if let Some(role) = message.get_mut("role").filter(|role| **role == "developer") {
         *role = Value::from("system");
@@ -108,7 +110,7 @@ fn without_developer(mut message: Map<String, Value>) -> Map<String, Value> {
     message
 }
 
-/// Returns what is wrong with the content of a message, to be appended to its path.
+/// Returns the error in the content of a message, as text to be appended to the content's path, or `None`.
 fn content_error(content: &Value) -> Option<String> {
     let parts = match content {
         Value::Null | Value::String(_) => return None,
@@ -123,7 +125,7 @@ fn content_error(content: &Value) -> Option<String> {
     })
 }
 
-/// Returns what is wrong with the calls of a message, to be appended to their path.
+/// Returns the error in the tool calls of a message, as text to be appended to the path of the calls, or `None`.
 fn calls_error(calls: &Value) -> Option<String> {
     let calls = match calls {
         Value::Null => return None,
@@ -188,7 +190,7 @@ mod tests {
         }
         check_error(
             json!({"messages": [user], "chat_template": "x"}),
-            "chat_template: not supported in requests; start the server with --chat-template",
+            "chat_template: cannot be set in requests; start the server with --chat-template",
         );
         check_error(
             json!({"messages": [user], "add_generation_prompt": true, "continue_final_message": true}),

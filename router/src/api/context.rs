@@ -1,7 +1,8 @@
-//! The facts of a request that are known before its body: its time of arrival and its id.
+//! The facts about a request that are known before its body is read: its arrival time, its id and its tenant.
 //!
-//! The id is the header `x-request-id`; if the client sends none, the server chooses one. It is repeated in every
-//! response and written to the log. A trace that the client names (`trace_context`) is logged too.
+//! The id is the header `x-request-id`. If the client sends none, or one that is too long, the server chooses a random
+//! id. The id is also in the header of the response and in the log. A trace that the client names (`trace_context`) is
+//! logged too.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -21,7 +22,7 @@ use crate::state::AppState;
 /// The header with the request id.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest request id taken from a client, in bytes.
+/// The maximum length of a request id from a client, in bytes. A longer id is replaced.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
 /// The arrival time, the id and the tenant of a request.
@@ -47,7 +48,8 @@ impl FromRequestParts<AppState> for RequestContext {
     }
 }
 
-/// Gives the request its id, and puts it on the response. The body's memory is held until the response begins.
+/// Middleware that gives the request its id, and adds the id to the response's headers. Holds the memory of the body
+/// until the response begins.
 pub(crate) async fn request_id(mut request: Request, next: Next) -> Response {
     let given = request.headers().get(&REQUEST_ID).and_then(|id| id.to_str().ok());
     let request_id = match given.filter(|id| !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES) {

@@ -1,7 +1,7 @@
 //! Requests and responses of TGI's native routes.
 //!
-//! A logprob that is NaN (the first prompt token's) is `null` in JSON. Keys that TGI leaves out when they are empty are
-//! left out; keys that it sends as `null` are `null`.
+//! A log-probability that is not finite, such as the first prompt token's NaN, is `null` in JSON. An empty field is
+//! left out if TGI leaves it out, and `null` if TGI sends it as `null`.
 
 use proto::SamplingDefaults;
 use serde::{Deserialize, Serialize, Serializer};
@@ -109,7 +109,8 @@ impl GenerateRequest {
 }
 
 impl GenerateResponse {
-    /// Returns the response with the best completion; the others appear only in its details.
+    /// Returns the response with the text of the best completion. `others` appear only in the details, if
+    /// `wants_details`.
     pub(crate) fn new(best: Completion, others: Vec<Completion>, wants_details: bool) -> Self {
         if !wants_details {
             return Self { generated_text: best.finish.generated_text, details: None };
@@ -130,7 +131,8 @@ impl GenerateResponse {
 }
 
 impl StreamResponse {
-    /// Returns the event for one token; the last one contains the summary.
+    /// Returns the event for one token. The last token's event also has the whole text and, if `wants_details`, the
+    /// details.
     pub(crate) fn new(piece: Piece, wants_details: bool) -> Self {
         let (generated_text, details) = match piece.finish {
             None => (None, None),
@@ -157,7 +159,7 @@ impl StreamResponse {
 impl BestOfSequence {
     fn new(completion: Completion) -> Self {
         let Completion { finish, prompt, tokens, top_tokens } = completion;
-        // TGI's format has fewer fields.
+        // TGI's format has no fields for the rest of `finish`.
         let Finish { reason, generated_text, num_generated_tokens, seed, .. } = finish;
         let wire = |tokens: Vec<Token>| tokens.into_iter().map(WireToken::from).collect::<Vec<_>>();
         Self {

@@ -27,7 +27,7 @@ struct Tagged {
     json_schema: Option<Value>,
 }
 
-/// Reads such an object; `null` and the type `text` mean no grammar.
+/// Reads an object in one of the module's forms. `null` and the type `text` mean no grammar.
 ///
 /// # Errors
 /// When the type is unknown, or a field that the type needs is missing.
@@ -64,10 +64,10 @@ impl Tagged {
     }
 }
 
-/// Reads a schema, which may be JSON in a string.
+/// Reads a JSON schema, which may also be given as a string of JSON.
 ///
 /// # Errors
-/// When the schema is neither an object nor a boolean.
+/// When the string is not JSON, or the schema is neither an object nor a boolean.
 pub(super) fn schema_or_text(value: Value) -> Result<Grammar, String> {
     let schema = match value {
         Value::String(text) => {
@@ -83,7 +83,7 @@ pub(super) fn schema_or_text(value: Value) -> Result<Grammar, String> {
     }
 }
 
-/// Reads the texts of a choice.
+/// Reads the allowed texts of a grammar of type `choice`.
 ///
 /// # Errors
 /// When the value is not a list of strings.

@@ -1,14 +1,14 @@
 //! Headers that describe a generation: `x-compute-*`, `x-*-time`, `x-*-tokens`.
 //!
 //! Names and units are TGI's: whole milliseconds, except `x-compute-time`, which is in seconds with a fraction. A
-//! stream has only the headers that are known before it begins. `x-cached-tokens` is ours: the number of prompt tokens
-//! in the prefix cache.
+//! stream has only the headers that are known before it begins. `x-cached-tokens` is not in TGI: the number of prompt
+//! tokens that were found in the prefix cache.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::generation::Outcome;
 
-/// All headers of generations.
+/// The names of the headers that describe a generation.
 pub(crate) const GENERATION_HEADERS: [HeaderName; 11] = [
     HeaderName::from_static("x-compute-type"),
     HeaderName::from_static("x-compute-characters"),
@@ -28,15 +28,16 @@ pub(crate) const GENERATION_HEADERS: [HeaderName; 11] = [
 pub(crate) struct ComputeType(HeaderValue);
 
 impl ComputeType {
-    /// Creates the value; characters that are not allowed in a header are left out.
+    /// Creates the value from the visible ASCII characters of `name`. Other characters, among them spaces, are left
+    /// out.
     pub(crate) fn new(name: &str) -> Self {
         let visible: String = name.chars().filter(char::is_ascii_graphic).collect();
         Self(HeaderValue::from_str(&visible).unwrap_or_else(|_| HeaderValue::from_static("unknown")))
     }
 }
 
-/// Returns the headers of a response that is not a stream, with the times of the slowest generation and the tokens of
-/// all.
+/// Returns the headers of a response that is not a stream, with the times of the slowest generation and the token
+/// counts of all generations together.
 pub(crate) fn generation_headers(compute_type: &ComputeType, outcomes: &[Outcome], num_characters: usize) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert("x-compute-type", compute_type.0.clone());

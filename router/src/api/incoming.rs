@@ -19,7 +19,7 @@ use crate::state::AppState;
 const STALL_DEADLINE: Duration = Duration::from_secs(10);
 const PROGRESS_BYTES: usize = 4 << 10;
 
-/// The time for a whole body, plus 1 s for every [`BYTES_PER_SECOND`] bytes.
+/// The time limit for a whole body. The limit grows by 1 s for every [`BYTES_PER_SECOND`] bytes received.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
 const BYTES_PER_SECOND: usize = 64 << 10;
 
@@ -27,7 +27,7 @@ const BYTES_PER_SECOND: usize = 64 << 10;
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 const UTF16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
-/// A whole body with its memory.
+/// A whole body, with the memory that is held for it.
 #[derive(Debug)]
 pub(super) struct IncomingBody {
     pub(super) bytes: Bytes,
@@ -50,7 +50,8 @@ impl IncomingBody {
     /// Receives the whole body.
     ///
     /// # Errors
-    /// When the body is too large, too slow, not plain JSON by its headers, or needs more memory than is free.
+    /// When the body is too large, arrives too slowly, needs more memory than is free or is UTF-16, or `check_headers`
+    /// refuses its headers.
     pub(super) async fn read(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_headers(request.headers())?;
         let keeper = request.extensions().get::<RequestMemory>().cloned().unwrap_or_default();
@@ -64,7 +65,7 @@ impl IncomingBody {
         Ok(Self { bytes, memory, cost, keeper })
     }
 
-    /// Frees the bytes, and keeps the memory of the parsed data until the request is done.
+    /// Frees the bytes. The memory of the parsed data stays reserved until the request's handler is done.
     pub(super) fn parsed(self) {
         let Self { bytes, mut memory, cost, keeper } = self;
         drop(bytes);
@@ -79,7 +80,7 @@ async fn collect(mut body: Body, state: &AppState, memory: &mut BodyMemory) -> R
     if announced > limit_bytes as u64 {
         return Err(ApiError::BodyTooLarge { limit_bytes });
     }
-    // Pages that are not written to take no memory yet.
+    // The announced size is reserved at once: pages take no memory until they are written to.
     let mut bytes = Vec::with_capacity(announced as usize);
     let (mut cost, mut pace) = (JsonCost::default(), Pace::new());
     while let Some(frame) = pace.next_frame(&mut body).await? {
@@ -95,8 +96,9 @@ async fn collect(mut body: Body, state: &AppState, memory: &mut BodyMemory) -> R
     Ok((bytes, cost))
 }
 
-/// Refuses encoded bodies, and bodies that a web page could send without permission: with an `Origin` header, a browser
-/// asks for permission (preflight) only if the content type is JSON.
+/// Refuses encoded bodies, and bodies that a foreign web page could send unasked. A request with an `Origin` header
+/// must be JSON: a browser sends JSON across origins only after a preflight request, but form data and plain text
+/// without one.
 fn check_headers(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     if let Some(encoding) = text(header::CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity"))
@@ -121,7 +123,7 @@ impl Pace {
     /// Waits for the next frame.
     ///
     /// # Errors
-    /// When the frame does not arrive in time, or the connection broke.
+    /// When the frame does not arrive in time, or the connection breaks.
     async fn next_frame(&self, body: &mut Body) -> Result<Option<Frame<Bytes>>, ApiError> {
         let seconds = (self.num_bytes / BYTES_PER_SECOND) as u64;
         let most = BODY_DEADLINE + Duration::from_secs(seconds);

@@ -1,13 +1,13 @@
 //! `logit_bias` in requests, as in OpenAI's API: an object whose keys are token ids, as strings, and whose values are
 //! numbers.
 //!
-//! The allowed tokens and numbers are checked with the other parameters.
+//! `validation` checks later, with the other parameters, that the token ids and numbers are allowed.
 
 use proto::LogitBias;
 use serde::Deserializer;
 use serde::de::{Error, MapAccess, Visitor};
 
-/// Reads such an object; `null` means none. Entries keep their order.
+/// Reads the object. `null` means no biases. Entries keep their order.
 pub(super) fn by_token_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LogitBias>, D::Error> {
     deserializer.deserialize_any(BiasVisitor)
 }

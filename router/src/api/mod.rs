@@ -1,8 +1,9 @@
 //! The data that clients send and receive: JSON shapes and headers of TGI's API, of OpenAI's (`openai`, `responses`)
 //! and of Anthropic's (`anthropic`).
 //!
-//! These types are used only here: handlers convert them to the types of `generation` and `validation` and back. This
-//! folder checks JSON types and computes nothing.
+//! The rest of the crate does not depend on these shapes, because the handlers in `routes` convert them to the types of
+//! `generation` and `validation` and back. This folder checks the shape of bodies; `validation` checks the values of
+//! parameters.
 
 mod answer_events;
 pub(crate) mod anthropic;

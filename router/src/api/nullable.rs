@@ -1,6 +1,6 @@
-//! Values with which clients ask for the default.
+//! Parsers for fields in which a client may ask for the default by a value: `null`, or -1 for a number.
 //!
-//! Python clients send unset fields as `null`. TGI refuses `null` for some of them; accepting it harms no client.
+//! Python clients send unset fields as `null`. TGI refuses `null` for some fields; accepting `null` harms no client.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ pub(super) fn null_as_false<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     Ok(Option::deserialize(deserializer)?.unwrap_or(false))
 }
 
-/// Reads a non-negative whole number; `null` and -1 mean none. llama.cpp and LM Studio send -1 for a random seed, and
-/// for as many tokens as the limit allows.
+/// Reads a non-negative whole number; `null` and -1 are read as `None`. In the APIs of llama.cpp and LM Studio, -1
+/// means a random seed, or as many tokens as the context has room for.
 pub(super) fn minus_one_as_none<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! Sampling parameters in requests. A new one is a field of [`Parameters`], and a name in each client's dialect;
+//! Sampling parameters in requests. To add one, add a field to [`Parameters`] and one to each dialect's type;
 //! `proto/src/sampling.rs` has the whole recipe.
 //!
 //! | dialect | type | becomes |
@@ -7,7 +7,7 @@
 //! | OpenAI's routes, and Anthropic's | [`OpenAiSampling`](super::openai) in `openai/sampling.rs` | the same |
 //!
 //! Dialects differ in names, in the parameters that they have, and in the rule for greedy decoding. The conversions of
-//! TGI's fields and of [`Parameters`] destructure completely, so a field that nothing uses does not compile.
+//! [`GenerateParameters`] and [`Parameters`] destructure without `..`, so they do not compile if they omit a field.
 
 use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;
@@ -18,11 +18,11 @@ use super::{grammar, logit_bias, schemas, stop};
 use crate::grammar::Grammar;
 use crate::validation::GenerationOptions;
 
-/// The sampling parameters of a request in any dialect. An absent parameter is neutral.
+/// The sampling parameters of a request in any dialect. An absent parameter gets its neutral value.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parameters {
     pub(super) temperature: Option<f32>,
-    /// A value below 1 means all tokens.
+    /// A value below 1 keeps all tokens, so top-k has no effect.
     pub(super) top_k: Option<i64>,
     pub(super) top_p: Option<f32>,
     pub(super) min_p: Option<f32>,
@@ -37,7 +37,7 @@ pub(super) struct Parameters {
 
 impl Parameters {
     /// Fills in the model's defaults (`--generation-config model`) for parameters that the request lacks. Defaults that
-    /// only matter when tokens are drawn apply if `is_drawn`.
+    /// only matter for random sampling apply only if `is_drawn`.
     pub(super) fn or_defaults(mut self, defaults: &SamplingDefaults, is_drawn: bool) -> Self {
         self.repetition_penalty = self.repetition_penalty.or(defaults.repetition_penalty);
         if is_drawn {
@@ -50,12 +50,12 @@ impl Parameters {
         self
     }
 
-    /// True if the request names a parameter that only matters when tokens are drawn.
+    /// True if a parameter that only matters for random sampling is set, by the request or by a default.
     fn names_draw(&self) -> bool {
         self.top_k.is_some() || [self.temperature, self.top_p, self.min_p, self.typical_p].iter().any(Option::is_some)
     }
 
-    /// Returns the parameters for drawing tokens, without any reports beside the token.
+    /// Returns the parameters of random sampling, without a report of top tokens.
     pub(super) fn into_draw(self) -> SamplingParams {
         let neutral = SamplingParams::greedy();
         let Self {
@@ -137,13 +137,14 @@ pub(crate) struct GenerateParameters {
 }
 
 impl GenerateParameters {
-    /// Returns the parameters of a request without `parameters`: TGI then draws tokens, while an empty object means
-    /// greedy.
+    /// Returns the parameters of a request that has no `parameters` object. As in TGI, such a request samples at
+    /// random, while an empty object means greedy decoding.
     pub(crate) fn absent() -> Self {
         Self { do_sample: Some(true), ..Self::default() }
     }
 
-    /// Converts to generation options, with the model's defaults for absent parameters. Values are checked later.
+    /// Converts the parameters to generation options, with the model's defaults for absent ones. `validation` checks
+    /// the values later.
     pub(crate) fn into_options(self, defaults: &SamplingDefaults) -> GenerationOptions {
         let Self {
             best_of,
@@ -215,7 +216,7 @@ impl GenerateParameters {
     }
 }
 
-/// The parameters that ask for drawing if one of them is not neutral.
+/// Returns the parameters that ask for random sampling if one of them is not neutral.
 fn choice(params: &SamplingParams) -> (f32, u32, f32, f32, f32) {
     (params.temperature, params.top_k, params.top_p, params.min_p, params.typical_p)
 }

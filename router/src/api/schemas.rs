@@ -1,4 +1,4 @@
-//! Schemas for the OpenAPI document, for types with hand-written parsers. All other types derive their schema.
+//! Schemas for the OpenAPI document, for fields with hand-written parsers. Most other types derive their schema.
 
 use utoipa::openapi::schema::{AnyOfBuilder, ArrayBuilder, SchemaType};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
@@ -50,7 +50,7 @@ pub(super) fn text_or_parts() -> RefOr<Schema> {
     AnyOfBuilder::new().item(string()).item(ArrayBuilder::new().items(part)).item(null()).into()
 }
 
-/// The schema of the four forms of prompts.
+/// The schema of `prompt`, which has four forms.
 pub(super) fn prompt() -> RefOr<Schema> {
     let list = |items: ObjectBuilder| ArrayBuilder::new().items(items);
     let token_id = || ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));

@@ -1,9 +1,9 @@
 //! Generations as server-sent events: one JSON object per event, a comment while nothing happens, and an error as the
 //! last event.
 //!
-//! Doors: [`event_stream`] makes a response of any [`Events`]; [`NativeEvents`] are those of TGI's routes, which have
-//! no end marker. Events that are ready at the same time are sent together. A client that leaves drops the stream and
-//! its generations.
+//! Doors: [`event_stream`] turns any [`Events`] into a response; [`NativeEvents`] are the events of TGI's routes, whose
+//! streams have no end marker. Events that are ready at the same time are sent together. When a client disconnects, the
+//! stream and its generations are dropped.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,16 +23,16 @@ use super::StreamResponse;
 use crate::error::ApiError;
 use crate::generation::Generation;
 
-/// The interval of comments in a silent stream; proxies close connections that are silent for much longer.
+/// The interval of comments in a silent stream, because proxies close connections that are silent for much longer.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// An empty comment.
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
-/// The size of an event without top tokens, in bytes.
+/// The space to reserve for an event, in bytes: enough for most events without top tokens.
 const EVENT_BYTES: usize = 256;
 
-/// The size from which on no further event is added to a chunk.
+/// The size in bytes at which a chunk is sent without further events.
 const MAX_CHUNK_BYTES: usize = 16 << 10;
 
 /// A source of events.
@@ -41,7 +41,7 @@ pub(crate) trait Events: Unpin + Send + 'static {
     fn poll_events(&mut self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> Poll<Option<()>>;
 }
 
-/// The events of TGI's routes: one for each token.
+/// The events of TGI's routes: one for each token, or an error.
 #[derive(Debug)]
 pub(crate) struct NativeEvents {
     pub(crate) generation: Generation,
@@ -59,9 +59,9 @@ pub(crate) fn event_stream(events: impl Events) -> Response {
 #[derive(Debug)]
 struct EventStream<E> {
     events: E,
-    /// The time at which something was last sent.
+    /// The time at which an event or a comment was last sent.
     sent_at: Instant,
-    /// Reset only when it runs out: a reset at each event would cost more than the event.
+    /// The timer is reset only when it runs out, because a reset at each event would cost more than the event.
     timer: Pin<Box<Sleep>>,
 }
 
@@ -85,7 +85,7 @@ impl<E: Events> Stream for EventStream<E> {
 }
 
 impl<E> EventStream<E> {
-    /// Returns a comment when nothing was sent for [`KEEP_ALIVE`].
+    /// Returns a comment once nothing has been sent for [`KEEP_ALIVE`].
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -114,7 +114,7 @@ impl Events for NativeEvents {
     }
 }
 
-/// Appends an event. JSON without line breaks fits on one line of data.
+/// Appends an event with `data` as JSON. The JSON has no line breaks, so one `data:` line suffices.
 pub(super) fn write_event(chunk: &mut Vec<u8>, data: &impl Serialize) {
     chunk.reserve(EVENT_BYTES);
     chunk.extend_from_slice(b"data: ");
@@ -159,7 +159,7 @@ mod tests {
         let mut next = async || body.frame().await.map(|frame| frame.unwrap().into_data().unwrap());
         assert!(next().await.unwrap().starts_with(b"data: {\"index\":1,"));
         let sent_at = Instant::now();
-        // Paused time advances whenever all tasks wait.
+        // While tokio's time is paused, it advances whenever all tasks wait.
         tokio::time::pause();
         assert_eq!(next().await.unwrap(), COMMENT);
         let silence = sent_at.elapsed();

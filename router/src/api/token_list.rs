@@ -1,7 +1,7 @@
-//! Tokens with their places in a text, the responses of `/tokenize` and `/chat_tokenize`.
+//! Tokens with their offsets in a text: the responses of `/tokenize` and `/chat_tokenize`.
 //!
-//! Each token becomes about 50 bytes of JSON, so a long list is written in pieces while the client reads it. Until then
-//! the text and the tokens count in the memory budget, as other responses do.
+//! Each token becomes about 50 bytes of JSON, so a long list is written in pieces while the client reads it. Until the
+//! last piece is written, the text and the tokens count in the memory budget, as other responses do.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::text::{TokenSpan, TokenizedText};
 /// The minimum size of a piece, except the last one.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// The time that a response waits for memory of others.
+/// The maximum time for which a response waits for memory that other responses hold.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A token, and its start and stop in the text, in bytes.
@@ -48,18 +48,18 @@ struct Pieces {
     has_ended: bool,
 }
 
-/// Returns the list of tokens.
+/// Returns a response with the list of tokens.
 ///
 /// # Errors
-/// When unread responses hold all of the memory for them.
+/// When other unread responses hold the memory that this response needs.
 pub(crate) async fn token_list(tokenized: TokenizedText, answers: &Part) -> Result<Response, ApiError> {
     answer(Pieces::new(tokenized, false), answers).await
 }
 
-/// Returns an object with the list of tokens, and the text.
+/// Returns a response with an object that contains the list of tokens and the text.
 ///
 /// # Errors
-/// As [`token_list`].
+/// The same as those of [`token_list`].
 pub(crate) async fn chat_token_list(tokenized: TokenizedText, answers: &Part) -> Result<Response, ApiError> {
     answer(Pieces::new(tokenized, true), answers).await
 }
@@ -71,7 +71,7 @@ async fn answer(mut pieces: Pieces, answers: &Part) -> Result<Response, ApiError
     } else {
         let held = answers.take(pieces.tokenized.num_bytes(), PATIENCE).await.ok_or(ApiError::NoRoomForAnswer)?;
         let all = std::iter::once(first).chain(pieces).map(move |piece| {
-            // The memory is given back with the stream, after the last piece or when the client leaves.
+            // The memory is freed when the stream is dropped: after the last piece, or when the client disconnects.
             let _held = &held;
             Ok::<_, Infallible>(piece)
         });
@@ -87,7 +87,7 @@ impl Pieces {
 }
 
 impl<'a> SimpleToken<'a> {
-    /// Returns a token of `of_text`. Several tokens of one character all have the character's place.
+    /// Returns a token of `of_text`. Tokens that share one character all have the start and stop of that character.
     fn new(&TokenSpan { id, start, stop }: &TokenSpan, of_text: &'a str) -> Self {
         Self { id, text: of_text.get(start..stop).unwrap_or_default(), start, stop }
     }
@@ -126,7 +126,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// Writes a value; numbers and strings never fail to serialize into memory.
+/// Writes a value as JSON. Serializing numbers and strings into memory never fails.
 fn write(piece: &mut Vec<u8>, value: &impl Serialize) {
     if let Err(error) = serde_json::to_writer(piece, value) {
         tracing::error!("a token could not be written: {error}");
@@ -157,7 +157,7 @@ mod tests {
         };
         let unread = token_list(tokenized(10_000), &answers).await.unwrap();
         assert!(matches!(token_list(tokenized(10_000), &answers).await, Err(ApiError::NoRoomForAnswer)));
-        assert!(token_list(tokenized(10), &answers).await.is_ok(), "a short one needs none");
+        assert!(token_list(tokenized(10), &answers).await.is_ok(), "a short response needs no memory");
         drop(unread);
         assert!(chat_token_list(tokenized(10_000), &answers).await.is_ok());
     }

@@ -1,16 +1,17 @@
 //! W3C Trace Context, level 1: the header `traceparent`, with which a client names the trace of its request.
 //!
-//! Both ids are written to the log lines of the request, so that the lines can be found from the trace. The server has
-//! no spans of its own, because nothing exports them. An invalid header is ignored, as the specification requires.
+//! The trace id and the parent id are written to the log lines of the request, so that the lines can be found from the
+//! trace. The server has no spans of its own, because nothing exports them. An invalid header is ignored, as the
+//! specification requires.
 
 use axum::http::{HeaderMap, HeaderName};
 
 use crate::generation::Trace;
 
-/// The header of a trace.
+/// The header that contains the trace.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The length of version, trace id, parent id and flags in hexadecimal, with dashes between them.
+/// The length of the header: version, trace id, parent id and flags in hexadecimal, with dashes between them.
 const LEN: usize = 55;
 
 /// Returns the trace, if exactly one valid header names it.

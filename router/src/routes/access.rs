@@ -1,6 +1,7 @@
 //! Access control. If there are API keys, every route asks for one, except the pages and health checks in [`OPEN`].
 //!
-//! The key is sent as by OpenAI's clients, `Authorization: Bearer <key>`, or as by Anthropic's, `x-api-key: <key>`.
+//! A client sends the key in a header: `Authorization: Bearer <key>`, as OpenAI's clients do, or `x-api-key: <key>`, as
+//! Anthropic's do.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
@@ -12,8 +13,8 @@ use crate::error::ApiError;
 use crate::state::AppState;
 
 const X_API_KEY: &str = "x-api-key";
-/// The routes without a key: health checks for load balancers, which have no key, and the pages, into which a user
-/// types the key.
+/// The paths that can be read without a key: health checks for load balancers, which have no key, and the web pages,
+/// into which a user types the key.
 const OPEN: [&str; 14] = [
     "/",
     "/health",
@@ -31,7 +32,8 @@ const OPEN: [&str; 14] = [
     "/playground/style.css",
 ];
 
-/// Lets a request with a valid key pass, and refuses others.
+/// Middleware that refuses requests without a valid key, unless the server has no keys or the request reads a path in
+/// [`OPEN`]. A valid key determines the tenant of the request.
 pub(super) async fn check_key(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let keys = state.api_keys();
     let path = request.uri().path();
@@ -96,7 +98,7 @@ mod tests {
         let preflight = Request::options("/generate")
             .header("origin", "https://a.example")
             .header("access-control-request-method", "POST");
-        assert_eq!(status(&server, preflight).await, StatusCode::OK, "browsers ask without a key");
+        assert_eq!(status(&server, preflight).await, StatusCode::OK, "browsers send preflight requests without a key");
     }
 
     #[tokio::test]

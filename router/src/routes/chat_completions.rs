@@ -47,7 +47,7 @@ pub(super) async fn answer(
 /// A conversation whose generation is ready to begin.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// The permit for every choice.
+    /// The permit for all choices together.
     pub(super) permit: Permit,
     pub(super) request: GenerationRequest,
     is_stream: bool,
@@ -55,7 +55,7 @@ pub(super) struct Asked {
     num_characters: usize,
 }
 
-/// Returns the generation that a body asks for.
+/// Takes a permit, renders the conversation, and returns the generation that the body asks for.
 pub(super) async fn ask(
     state: &AppState,
     context: RequestContext,

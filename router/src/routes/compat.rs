@@ -1,7 +1,7 @@
-//! `POST /`: the route that `huggingface_hub` calls. With `stream` it is `/generate_stream`; without it, a list of one
-//! response of `/generate`.
+//! `POST /`: the route that `huggingface_hub` calls. If `stream` is true, the response is that of `/generate_stream`;
+//! otherwise it is a list with the response of `/generate`.
 //!
-//! The prompt is part of the answer unless the client says otherwise, as in TGI for models without a pipeline tag.
+//! The prompt is part of the answer unless `return_full_text` is false, as in TGI for models without a pipeline tag.
 
 use axum::Json;
 use axum::extract::State;

@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::error::ApiError;
 
-/// No route has this path. The pages' paths with a slash at the end are redirected.
+/// Returns the response to a path that no route has: an error, or a redirect if the path is that of a page with a slash
+/// at the end.
 pub(super) async fn not_found(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     match uri.path() {
         "/docs/" if method == Method::GET => Redirect::permanent("/docs").into_response(),
@@ -16,7 +17,7 @@ pub(super) async fn not_found(method: Method, uri: Uri, headers: HeaderMap) -> R
     }
 }
 
-/// A route has this path, but not this method.
+/// Returns the error for a path whose route does not accept the method.
 pub(super) async fn method_not_allowed(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     ApiError::MethodNotAllowed { method, path: uri.path().to_owned() }.for_path(uri.path(), &headers)
 }

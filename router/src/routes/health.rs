@@ -1,7 +1,7 @@
 //! `GET /health`, `/ping` and `/`: 200 while requests can be served, 503 when the server stops or its shards failed.
 //!
 //! The port opens after the warm-up, so the server never starts unhealthy. The check never waits for a shard: a busy
-//! shard is healthy, and the deadline of its step finds a shard that hangs.
+//! shard is healthy, and a shard that hangs is detected when its step exceeds the deadline.
 
 use axum::extract::State;
 

@@ -1,4 +1,4 @@
-//! `GET /`: the same as `/health`; a browser also gets the playground.
+//! `GET /`: the same as `/health`, but a browser also gets the page of the playground.
 
 use axum::extract::State;
 use axum::http::header::{ACCEPT, VARY};

@@ -14,7 +14,7 @@ use crate::api::{CompatRequest, GenerateResponse, RequestContext, parse_body, re
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// The body in the OpenAPI document: one of those of other routes, which are defined there.
+/// The body as the OpenAPI document describes it: the body of any of the three routes.
 pub(super) struct InvocationsRequest;
 
 impl ToSchema for InvocationsRequest {}
@@ -26,7 +26,7 @@ impl PartialSchema for InvocationsRequest {
     }
 }
 
-/// The response in the OpenAPI document: that of the chosen route.
+/// The response as the OpenAPI document describes it: the response of any of the three routes.
 pub(super) struct InvocationsResponse;
 
 impl ToSchema for InvocationsResponse {}
@@ -39,8 +39,8 @@ impl PartialSchema for InvocationsResponse {
     }
 }
 
-/// A body of any of these APIs.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+/// A parsed body of one of the three routes.
+#[expect(clippy::large_enum_variant, reason = "a value is matched at once and never stored")]
 enum Invocation {
     Native(CompatRequest),
     Chat(OpenAiBody<ChatCompletionRequest>),

@@ -9,7 +9,7 @@ use crate::api::{AnswerEvents, JsonBody, RequestContext, event_stream, generatio
 use crate::error::{AnthropicError, ApiError};
 use crate::state::AppState;
 
-/// The handler for the assistant's next message.
+/// The handler of `/v1/messages`, which returns the assistant's next message.
 pub(super) async fn messages(
     State(state): State<AppState>,
     context: RequestContext,
@@ -33,7 +33,7 @@ pub(super) async fn messages(
     Ok((headers, Json(message)).into_response())
 }
 
-/// The handler for the number of tokens in a conversation.
+/// The handler of `/v1/messages/count_tokens`, which returns the number of tokens in a conversation.
 pub(super) async fn count_tokens(
     State(state): State<AppState>,
     context: RequestContext,

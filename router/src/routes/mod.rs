@@ -1,9 +1,9 @@
-//! To add a route: a file with its handler, at most 30 lines (parse, call `generation`, shape the response) and its
-//! test; its `mod` line here; and its row in [`table`], which mounts and documents it. A type that a second route needs
-//! goes to `api/`.
+//! To add a route: write a file with its handler, at most 30 lines (parse the body, call `generation`, shape the
+//! response), and its test; add its `mod` line here, and a row to [`table`], which mounts and documents the route. A
+//! type that a second route needs goes to `api/`.
 //!
 //! Three files apply to all routes: `access` asks for a key, if the server has keys; `whole_answers` counts the memory
-//! of a response until the client has read it; `fallback` returns 404 or 405 for everything else.
+//! of a response until the client has read it; `fallback` returns 404 or 405 for requests that match no route.
 
 mod access;
 mod chat_completions;
@@ -45,8 +45,8 @@ use crate::api::{GENERATION_HEADERS, REQUEST_ID, request_id};
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// Returns all routes, with the layers that apply to each: a request id, cross-origin rules, and 500 instead of a
-/// panic.
+/// Returns all routes, with the layers that apply to each: a request id, cross-origin rules, status 500 after a panic,
+/// the check of the API key, and the memory of responses.
 pub(crate) fn router(state: AppState) -> Router {
     let cors = cors(&state.info().config.cors_allow_origin);
     let routes = table::routes().into_iter();
@@ -67,8 +67,9 @@ fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     ApiError::Panic.into_response()
 }
 
-/// Returns the cross-origin rules. Pages of these origins may call the server, or pages of any origin if the list is
-/// empty. They may send any header, because SDKs send many of their own, and read the headers of responses.
+/// Returns the cross-origin rules. Pages of `origins` may call the server, or pages of any origin if the list is empty
+/// or contains `*`. These pages may send any header, because SDKs send many of their own, and may read the headers with
+/// which this server describes a response.
 fn cors(origins: &[String]) -> CorsLayer {
     let allows_any = origins.is_empty() || origins.iter().any(|origin| origin == "*");
     let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());

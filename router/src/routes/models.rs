@@ -1,5 +1,5 @@
-//! `GET /v1/models` and `GET /v1/models/{id}`: the only model that is served, for clients of OpenAI's and of
-//! Anthropic's API.
+//! `GET /v1/models` and `GET /v1/models/{id}`: a description of the one model that this server serves, for clients of
+//! OpenAI's and of Anthropic's API.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -15,7 +15,7 @@ pub(super) async fn models(State(state): State<AppState>) -> Json<Models> {
     Json(Models::new(served(&state)))
 }
 
-/// The handler for one model; most model ids contain slashes.
+/// The handler for one model. The id is the rest of the path, because most model ids contain slashes.
 pub(super) async fn model(
     State(state): State<AppState>,
     Path(id): Path<String>,

@@ -3,22 +3,22 @@
 
 use crate::error::{ApiError, OpenAiError};
 
-/// `/v1/embeddings`.
+/// The handler of `/v1/embeddings`.
 pub(super) async fn embeddings() -> OpenAiError {
     ApiError::NotDone("embeddings").into()
 }
 
-/// `/v1/images/generations`.
+/// The handler of `/v1/images/generations`.
 pub(super) async fn images() -> OpenAiError {
     ApiError::NotDone("images").into()
 }
 
-/// `/v1/audio/speech` and `/v1/audio/transcriptions`.
+/// The handler of `/v1/audio/speech` and `/v1/audio/transcriptions`.
 pub(super) async fn sound() -> OpenAiError {
     ApiError::NotDone("sounds").into()
 }
 
-/// `/v1/moderations`.
+/// The handler of `/v1/moderations`.
 pub(super) async fn moderations() -> OpenAiError {
     ApiError::NotDone("moderations").into()
 }

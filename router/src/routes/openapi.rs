@@ -1,6 +1,7 @@
-//! `GET /api-doc/openapi.json`: every route with its body, its responses and its errors, from the API types themselves.
+//! `GET /api-doc/openapi.json`: a description of every route with its body, its responses and its errors, generated
+//! from the API types.
 //!
-//! The rows of [`table`] are mounted and documented together. `print-schema` prints the same document.
+//! Each row of [`table`] both mounts a route and documents it. The command `print-schema` prints the same document.
 
 use std::sync::LazyLock;
 
@@ -28,7 +29,7 @@ pub(super) async fn openapi() -> impl IntoResponse {
 
 /// Returns the document as JSON.
 pub(crate) fn text() -> String {
-    document().to_pretty_json().expect("a document is of strings, numbers and lists")
+    document().to_pretty_json().expect("a document consists of strings, numbers and lists")
 }
 
 fn document() -> OpenApi {

@@ -1,5 +1,5 @@
-//! `GET /page.js` and `/favicon.ico`: the files that both pages share. All of them are in the executable. The content
-//! security policy forbids requests to other servers.
+//! `GET /page.js` and `/favicon.ico`: the files that the two web pages, `/docs` and `/playground`, share. All files of
+//! the pages are part of the executable. Their content security policy forbids requests to other servers.
 
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
@@ -53,12 +53,12 @@ mod tests {
                 assert_eq!(file.status, StatusCode::OK, "{path}");
                 assert!(file.headers[CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("default-src 'none'"));
                 let text = file.text.replace("http://www.w3.org/2000/svg", "");
-                assert!(!text.contains("http://") && !text.contains("https://"), "{path} asks somebody else");
+                assert!(!text.contains("http://") && !text.contains("https://"), "{path} refers to another server");
             }
             let with_slash = server.get(&format!("{path}/")).await;
             assert_eq!(with_slash.status, StatusCode::PERMANENT_REDIRECT);
             assert_eq!(with_slash.headers["location"], path);
         }
-        assert_eq!(server.get("/info/").await.status, StatusCode::UNAUTHORIZED, "no page");
+        assert_eq!(server.get("/info/").await.status, StatusCode::UNAUTHORIZED, "/info is not a page");
     }
 }

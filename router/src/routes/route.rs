@@ -1,4 +1,4 @@
-//! One route: its handler, and its part of the document, built from the types of its body and its responses.
+//! One route: its handler, and its part of the OpenAPI document, built from the types of its body and its responses.
 
 use axum::handler::Handler;
 use axum::routing::{self, MethodRouter};
@@ -22,7 +22,7 @@ pub(super) const TEXT: &str = "text/plain";
 /// The OpenAPI extension that holds the schema of an event's data.
 const EVENT_DATA: &str = "x-json";
 
-/// The ways to send a key.
+/// The two ways to send an API key, by their names in the OpenAPI document.
 pub(super) const BEARER: &str = "bearer";
 pub(super) const X_API_KEY: &str = "x-api-key";
 
@@ -61,13 +61,13 @@ pub(super) enum Dialect {
     Server,
 }
 
-/// A row of the table.
+/// A route: one row of `table`.
 pub(super) struct Route {
     pub(super) method: HttpMethod,
     /// The path as axum matches it.
     pub(super) path: &'static str,
     pub(super) handler: MethodRouter<AppState>,
-    /// Types by name; the same name may occur several times.
+    /// The schemas of the route's types, by name. The same name may occur several times.
     schemas: Vec<(String, RefOr<Schema>)>,
     dialect: Dialect,
     operation: OperationBuilder,
@@ -145,7 +145,7 @@ impl Route {
         self.path.replace("{*", "{")
     }
 
-    /// Adds the type of the body, and the errors of reading it.
+    /// Adds the type of the body, and the errors that reading a body can have.
     pub(super) fn reads<T: ToSchema>(mut self, example: Value) -> Self {
         let schema = self.schema::<T>();
         let content = ContentBuilder::new().schema(Some(schema)).example(Some(example)).build();
@@ -154,18 +154,18 @@ impl Route {
         self.refuses(&READING)
     }
 
-    /// Adds the errors of generating.
+    /// Adds the errors that generating can have.
     pub(super) fn generates(self) -> Self {
         self.refuses(&GENERATING)
     }
 
-    /// Adds a response of this type.
+    /// Adds a response with a `T` as JSON.
     pub(super) fn answers<T: ToSchema>(mut self) -> Self {
         let schema = self.schema::<T>();
         self.has_content(JSON, schema)
     }
 
-    /// Adds a response of server-sent events whose data have this type.
+    /// Adds a response of server-sent events with a `T` as data.
     pub(super) fn answers_events<T: ToSchema>(mut self) -> Self {
         let schema = self.schema::<T>();
         self.has_events(&json!(schema))
@@ -176,8 +176,8 @@ impl Route {
         self.has_events(&json!({"type": "object", "required": ["type"]}))
     }
 
-    /// Adds a response of server-sent events. OpenAPI 3.1 cannot describe an event's data (3.2 can), so an extension
-    /// does.
+    /// Adds a response of server-sent events. OpenAPI 3.1 cannot describe the data of an event (3.2 can), so the
+    /// extension [`EVENT_DATA`] describes it.
     fn has_events(self, data: &Value) -> Self {
         let extensions = ExtensionsBuilder::new().add(EVENT_DATA, data.clone()).build();
         let text = || ObjectBuilder::new().schema_type(Type::String);
@@ -186,7 +186,7 @@ impl Route {
         self.has_content(EVENTS, event.description(Some("One server-sent event")))
     }
 
-    /// Adds a response that is a list of this type.
+    /// Adds a response with a list of `T` as JSON.
     pub(super) fn answers_list<T: ToSchema>(mut self) -> Self {
         let schema = ArrayBuilder::new().items(self.schema::<T>());
         self.has_content(JSON, schema)
@@ -219,7 +219,7 @@ impl Route {
         self
     }
 
-    /// Adds these errors.
+    /// Adds error responses.
     pub(super) fn refuses(mut self, refusals: &[Refusal]) -> Self {
         for (status, when) in refusals {
             let schema = match self.dialect {
@@ -235,7 +235,7 @@ impl Route {
         self
     }
 
-    /// Lets errors have OpenAI's shape too. Must be called before errors are added.
+    /// Documents that errors may also have OpenAI's shape. Must be called before errors are added.
     pub(super) fn may_speak_as_openai(mut self) -> Self {
         self.has_openai_errors = true;
         self
@@ -247,7 +247,7 @@ impl Route {
         self
     }
 
-    /// Returns the operation, and the types that it names.
+    /// Returns the route's operation in the OpenAPI document, and the schemas to which the operation refers.
     pub(super) fn finish(mut self) -> (Operation, Vec<(String, RefOr<Schema>)>) {
         if !self.is_open {
             self = self.refuses(&[NO_KEY]);

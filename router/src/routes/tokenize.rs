@@ -1,4 +1,4 @@
-//! `POST /tokenize`: the tokens of a prompt, with their places in bytes. Nothing is generated.
+//! `POST /tokenize`: the tokens of a prompt, with their offsets in bytes. Nothing is generated.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -30,7 +30,7 @@ mod tests {
         let text = "Once, é 🦜 1";
         let tokens = server.post_ok("/tokenize", &json!({"inputs": text, "parameters": {"truncate": 1}})).await;
         let tokens = tokens.as_array().unwrap();
-        assert_eq!(tokens[0], json!({"id": 0, "text": "", "start": 0, "stop": 0}), "the special token is no text");
+        assert_eq!(tokens[0], json!({"id": 0, "text": "", "start": 0, "stop": 0}), "the special token has no text");
         let mut end = 0;
         for token in &tokens[1..] {
             let [start, stop] = ["start", "stop"].map(|name| token[name].as_u64().unwrap() as usize);

@@ -1,4 +1,5 @@
-//! `POST /vertex`: the route that Vertex AI calls, with several prompts or conversations, and a text for each.
+//! `POST /vertex`: the route that Vertex AI calls. The request has several prompts or conversations, and the response
+//! has a generated text for each.
 //!
 //! TGI reads only `max_new_tokens` and `seed` here; this server reads all parameters.
 

@@ -1,5 +1,5 @@
-//! Responses that are not streams count in the memory budget until the client has read them. Streams are counted where
-//! their events wait.
+//! Counts responses that are not streams in the memory budget until the client has read them. The memory of a stream is
+//! counted where its events wait to be read.
 
 use std::time::Duration;
 
@@ -14,13 +14,14 @@ use crate::error::ApiError;
 use crate::memory::Held;
 use crate::state::AppState;
 
-/// The size from which on a response is counted; smaller ones are part of the connection's memory.
+/// The size in bytes from which responses are counted. Smaller responses belong to the memory that is counted for the
+/// connection.
 const MIN_COUNTED_BYTES: u64 = 32 << 10;
 
-/// The time that a response waits for memory of others.
+/// The maximum time for which a response waits for memory that other responses hold.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The bytes of a response, and the memory that they take.
+/// The bytes of a response, and the part of the memory budget that is held for them.
 struct Counted {
     bytes: Bytes,
     _held: Held,
@@ -32,7 +33,8 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// Counts the response to a POST. Responses to GET are small, or the same for every client.
+/// Middleware that counts the response to a POST request, unless it is small or a stream. Responses to GET are not
+/// counted, because they are small, or the same for every client.
 pub(super) async fn count(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let path = (request.method() == Method::POST).then(|| request.uri().path().to_owned());
     let response = next.run(request).await;

@@ -1,7 +1,8 @@
-//! Checks a client's request once: `GenerationOptions` become a [`ValidRequest`], which can be carried out.
+//! Checks a client's request once: a prompt and [`GenerationOptions`] become a [`ValidRequest`], which can be carried
+//! out.
 //!
-//! Order and wording of the errors are TGI's, because clients match on them; `tests.rs` has a row for each. An option
-//! that this server does not support is an error that names it.
+//! Errors that TGI has keep TGI's order and wording, because clients match on them; `tests.rs` checks both. An option
+//! that this server does not support is an error that names the option.
 
 #[cfg(test)]
 mod tests;
@@ -16,8 +17,9 @@ use crate::grammar::{CompiledGrammar, Grammar, GrammarCompiler, GrammarError};
 use crate::memory::Held;
 use crate::text::{AnswerForm, StopPatterns, TextError, TokenizerPool};
 
-/// The longest stop string, and the limit for all stop strings of a request together, in bytes.
+/// The maximum length of a stop string, in bytes.
 const MAX_STOP_BYTES: usize = 1 << 10;
+/// The maximum length of all stop strings of a request together, in bytes.
 const MAX_STOPS_BYTES: usize = 16 << 10;
 
 /// The text or the tokens that the model continues. Clones are cheap.
@@ -25,7 +27,7 @@ const MAX_STOPS_BYTES: usize = 16 << 10;
 pub(crate) enum PromptInput {
     /// A text to which the tokenizer adds the special tokens that the model expects.
     Text(Arc<str>),
-    /// A text that contains its special tokens, as chat templates write it.
+    /// A text that already contains its special tokens, as chat templates write them.
     Rendered(Arc<str>),
     /// Token ids.
     TokenIds(Arc<[u32]>),
@@ -40,27 +42,31 @@ pub(crate) struct GenerationOptions {
     /// position.
     pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) has_seed: bool,
-    /// The client named `do_sample` or any sampling parameter, even with its neutral value.
+    /// True if the request asks for random sampling, or has a parameter that only matters for random sampling, even one
+    /// with its neutral value.
     pub(crate) names_sampling: bool,
-    /// True if the client's `top_k` was zero or negative, which `sampling` cannot hold.
+    /// True if the client's `top_k` is zero or negative and the API refuses that. In `sampling`, zero means that top-k
+    /// is off.
     pub(crate) has_non_positive_top_k: bool,
     pub(crate) best_of: Option<u32>,
-    /// The most tokens to generate; `None` means all that the limit allows.
+    /// The maximum number of tokens to generate; `None` means as many as the context has room for.
     pub(crate) max_new_tokens: Option<u32>,
-    /// If set, a larger `max_new_tokens` than the limit allows is reduced instead of refused.
+    /// True if a `max_new_tokens` that exceeds the room in the context is reduced to that room instead of refused.
     pub(crate) cuts_max_new_tokens: bool,
-    /// If set, the model's end-of-sequence tokens do not end the sequence.
+    /// True if the model's end-of-sequence tokens do not end the sequence.
     pub(crate) ignores_eos: bool,
     pub(crate) stop_strings: Vec<String>,
     /// If set, only this many tokens at the prompt's end are kept.
     pub(crate) truncate_tokens: Option<u32>,
-    /// Asks for a watermark with the server's γ and δ, which are not in `sampling`.
+    /// True if the client wants a watermark. The validator sets the watermark's γ and δ, which the server determines,
+    /// in `sampling`.
     pub(crate) wants_watermark: bool,
     pub(crate) wants_full_text: bool,
     pub(crate) wants_details: bool,
-    /// The form of OpenAI's API: each piece contains the text that it adds, and the text ends before the stop string.
+    /// True for the APIs of OpenAI and Anthropic: each piece contains the text that it adds, and the text ends before
+    /// the stop string.
     pub(crate) wants_deltas: bool,
-    /// The format that is parsed out of the deltas.
+    /// The form by which thoughts and tool calls are parsed out of the deltas; `None` if the deltas are not parsed.
     pub(crate) answer_form: Option<AnswerForm>,
     /// The grammar that the generated text must follow.
     pub(crate) grammar: Option<Arc<Grammar>>,
@@ -70,7 +76,7 @@ pub(crate) struct GenerationOptions {
     pub(crate) adapter_id: Option<String>,
 }
 
-/// The way in which the response goes to the client.
+/// The way in which the response is sent to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Whole,
@@ -80,12 +86,12 @@ pub(crate) enum Delivery {
 /// A request that can be carried out.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ValidRequest {
-    /// At least one token, at most `max_input_tokens`.
+    /// The tokens of the prompt: at least one, at most `max_input_tokens`.
     pub(crate) prompt: Arc<[u32]>,
     pub(crate) sampling: SamplingParams,
     pub(crate) wants: PromptWants,
     pub(crate) has_seed: bool,
-    /// At least one.
+    /// The maximum number of tokens to generate, at least one.
     pub(crate) max_new_tokens: u32,
     pub(crate) ignores_eos: bool,
     pub(crate) stop_patterns: StopPatterns,
@@ -151,11 +157,13 @@ pub(crate) enum ValidationError {
     TotalTokens { limit: u32, input: u32, max_new: u32 },
     #[error("`inputs` must have less than {limit} tokens. Given: {given}")]
     InputTokens { limit: u32, given: u32, total_limit: u32 },
-    #[error("`min_new_tokens` must be <= {limit}, the most tokens that this request can generate. Given: {given}")]
+    #[error(
+        "`min_new_tokens` must be <= {limit}, the maximum number of tokens that this request can generate. Given: {given}"
+    )]
     MinNewTokens { limit: u32, given: u32 },
     #[error(
         "`min_new_tokens` is not supported for models with more than {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this \
-         one has {given}"
+         model has {given}"
     )]
     EosTokens { given: usize },
     #[error("grammar is not supported")]
@@ -180,7 +188,7 @@ impl PromptInput {
     }
 }
 
-/// The validator, with everything that its checks need.
+/// The validator: the limits of requests, the tokenizers, and the grammar compiler.
 #[derive(Debug)]
 pub(crate) struct Validator {
     limits: RequestLimits,
@@ -197,7 +205,7 @@ impl Validator {
     /// Checks the number of sequences before anything is reserved for them.
     ///
     /// # Errors
-    /// When that number is not allowed, or not in a stream.
+    /// When the number is not allowed for this delivery, or a stream asks for details of the prompt.
     pub(crate) fn check_sequences(
         &self,
         options: &GenerationOptions,
@@ -213,7 +221,7 @@ impl Validator {
         }
     }
 
-    /// Checks everything and tokenizes the prompt.
+    /// Checks the options and the prompt, tokenizes the prompt, and compiles the grammar.
     ///
     /// # Errors
     /// The first error in TGI's order.
@@ -349,7 +357,7 @@ fn check_input(
     Ok(())
 }
 
-/// The sampling parameters, with the server's watermark.
+/// Returns the sampling parameters, with the server's γ and δ if the client wants a watermark.
 fn sampling(options: &GenerationOptions, limits: &RequestLimits) -> SamplingParams {
     let mut sampling = options.sampling.clone();
     if options.wants_watermark {
@@ -365,7 +373,7 @@ fn truncate(token_ids: Arc<[u32]>, keep_tokens: Option<u32>) -> Arc<[u32]> {
     }
 }
 
-/// Checks the prompt's tokens and returns the number of tokens to make.
+/// Checks the prompt's tokens and returns the maximum number of tokens to generate.
 fn check_prompt(prompt: &[u32], options: &GenerationOptions, limits: &RequestLimits) -> Result<u32, ValidationError> {
     let vocab_size = limits.vocab_size;
     if let Some(&token_id) = prompt.iter().find(|&&token_id| token_id >= vocab_size) {

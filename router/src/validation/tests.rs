@@ -1,6 +1,7 @@
-//! A row for each of TGI's checks, in TGI's order.
+//! Tests of the checks, in TGI's order.
 //!
-//! Every request violates its own rule and all later ones, so the tests check the order and the messages.
+//! In the tests of the order, each request violates the rule that is tested and all later ones, so both the order and
+//! the messages are checked.
 
 use std::sync::Arc;
 
@@ -38,7 +39,8 @@ async fn check_error(inputs: &str, parameters: serde_json::Value, expected: &str
     assert_eq!(validate(inputs, parameters.clone()).await.unwrap_err(), expected, "{parameters}");
 }
 
-/// Returns a demo prompt of digits: one token each, and one special token before them.
+/// Returns a prompt that the demo tokenizer turns into `num_tokens` tokens: a special token, then one token for each
+/// digit.
 fn prompt(num_tokens: usize) -> String {
     "7".repeat(num_tokens - 1)
 }
@@ -151,9 +153,10 @@ async fn boundaries_are_exact() {
 async fn the_least_number_of_tokens_is_within_the_largest() {
     assert!(validate(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 5})).await.is_ok());
     assert!(validate(&prompt(10), json!({"min_new_tokens": 20})).await.is_ok());
-    let error = "`min_new_tokens` must be <= 5, the most tokens that this request can generate. Given: 6";
+    let error = "`min_new_tokens` must be <= 5, the maximum number of tokens that this request can generate. Given: 6";
     check_error(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 6}), error).await;
-    let error = "`min_new_tokens` must be <= 20, the most tokens that this request can generate. Given: 21";
+    let error =
+        "`min_new_tokens` must be <= 20, the maximum number of tokens that this request can generate. Given: 21";
     check_error(&prompt(10), json!({"min_new_tokens": 21}), error).await;
     let mut validator = validator();
     validator.limits.num_eos_tokens = 9;
@@ -163,7 +166,7 @@ async fn the_least_number_of_tokens_is_within_the_largest() {
         .await
         .unwrap_err()
         .to_string();
-    assert!(error.ends_with("more than 8 end-of-sequence tokens; this one has 9"), "{error}");
+    assert!(error.ends_with("more than 8 end-of-sequence tokens; this model has 9"), "{error}");
 }
 
 #[tokio::test]

@@ -1,12 +1,13 @@
-//! Converts Anthropic's blocks to the messages of the other dialects: calls and thoughts become fields, and results
-//! become messages of their own.
+//! Converts Anthropic's content blocks to messages in OpenAI's form: tool calls and thoughts become fields of the
+//! message, and each tool result becomes a message of its own.
 
 use serde_json::{Map, Value, json};
 
 use crate::api::openai::ToolFields;
 use crate::error::ApiError;
 
-/// Returns the messages of a conversation. Unknown blocks stay in place; the check of the contents refuses them.
+/// Returns the messages of a conversation in OpenAI's form. Blocks of an unknown type stay in their message;
+/// `ChatRequest::into_inputs` refuses them later.
 pub(super) fn messages(given: &[Map<String, Value>]) -> Result<Vec<Map<String, Value>>, ApiError> {
     let mut messages = Vec::with_capacity(given.len());
     for (index, message) in given.iter().enumerate() {
@@ -19,7 +20,7 @@ pub(super) fn messages(given: &[Map<String, Value>]) -> Result<Vec<Map<String, V
     Ok(messages)
 }
 
-/// Converts the tools and the choice among them.
+/// Converts the tools and the tool choice to OpenAI's form.
 pub(super) fn tool_fields(tools: &[Value], choice: Option<&Value>) -> Result<ToolFields, ApiError> {
     let wrong = |sentence: String| Err(ApiError::BodyShape(sentence));
     let mut functions = Vec::with_capacity(tools.len());
@@ -48,7 +49,8 @@ pub(super) fn tool_fields(tools: &[Value], choice: Option<&Value>) -> Result<Too
     Ok(ToolFields { tools: Some(functions), tool_choice, parallel_tool_calls: is_single.then_some(false) })
 }
 
-/// Converts a message of blocks: results first, then the rest.
+/// Converts the blocks of a message and appends the result to `messages`: first each tool result as a message of its
+/// own, then one message with the other blocks. A message that contains only tool results yields no other message.
 fn split(message: &Map<String, Value>, blocks: &[Value], messages: &mut Vec<Map<String, Value>>) -> Result<(), String> {
     let (mut content, mut calls, mut thoughts) = (Vec::new(), Vec::new(), String::new());
     for (index, block) in blocks.iter().enumerate() {
@@ -78,7 +80,7 @@ fn split(message: &Map<String, Value>, blocks: &[Value], messages: &mut Vec<Map<
         return Ok(());
     }
     let mut message = message.clone();
-    // A message with calls may have no text.
+    // A message with calls but no text has `null` as its content.
     let is_silent = content.is_empty() && !calls.is_empty();
     message.insert("content".to_owned(), if is_silent { Value::Null } else { Value::Array(content) });
     if !calls.is_empty() {

@@ -9,12 +9,12 @@ use crate::error::{AnthropicError, ApiError};
 use crate::generation::Finish;
 use crate::text::AnswerEvent;
 
-/// The state of the stream.
+/// The state of the stream of `/v1/messages`: the open block, and what the events need from the request.
 #[derive(Debug)]
 pub(crate) struct MessageEvents {
     model: String,
     stop_sequences: Vec<String>,
-    /// The open block.
+    /// The kind of the open block.
     open: Option<Block>,
     num_blocks: usize,
 }
@@ -31,7 +31,7 @@ impl MessageEvents {
         Self { model: model.to_owned(), stop_sequences, open: None, num_blocks: 0 }
     }
 
-    /// Continues a block of this kind, or ends the open block and begins one.
+    /// Ends the open block and begins one of kind `block`, unless a block of that kind is already open.
     fn begin_block(&mut self, chunk: &mut Vec<u8>, block: Block, content: impl FnOnce() -> Value) {
         if self.open == Some(block) {
             return;
@@ -52,7 +52,7 @@ impl MessageEvents {
         }
     }
 
-    /// The index of the last block.
+    /// Returns the index of the block that began last.
     fn index(&self) -> usize {
         self.num_blocks.saturating_sub(1)
     }

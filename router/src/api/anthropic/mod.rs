@@ -2,12 +2,12 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `request` | the body |
-//! | `conversation` | its messages and tools, converted to those of the other dialects |
+//! | `request` | the body of a request |
+//! | `conversation` | the messages and tools of a request, converted to OpenAI's form |
 //! | `reply` | the whole response |
 //! | `events` | the response as events |
 //!
-//! Blocks of images and documents are refused with an error that names them.
+//! Content blocks with images or documents are refused with an error that names their type.
 
 mod conversation;
 mod events;

@@ -1,4 +1,4 @@
-//! The whole response of `/v1/messages`.
+//! The whole response of `/v1/messages`, and the blocks, usage and stop reason that it shares with streams.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Returns the response of a model with this id.
+    /// Returns the response of the model with the id `model`, with the answer of `finish`.
     pub(crate) fn new(model: &str, finish: &Finish, stop_sequences: &[String]) -> Self {
         let stop_sequence = finish.stop_index.and_then(|index| stop_sequences.get(index)).cloned();
         let usage = usage(finish);
@@ -31,7 +31,7 @@ impl Message {
         Self { content: blocks(finish), stop_reason, stop_sequence, usage, ..Self::empty(model) }
     }
 
-    /// Returns the response before the answer is known.
+    /// Returns a response without content, with which a stream begins.
     pub(super) fn empty(model: &str) -> Self {
         Self {
             id: format!("msg_{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..)),
@@ -46,7 +46,7 @@ impl Message {
     }
 }
 
-/// Returns a block with a thought; models of this server sign nothing.
+/// Returns a block with a thought. The signature is empty, because this server does not sign thoughts.
 pub(super) fn thinking_block(thinking: &str) -> Value {
     json!({"type": "thinking", "thinking": thinking, "signature": ""})
 }
@@ -60,7 +60,7 @@ pub(super) fn tool_use_block(id: &str, name: &str, input: &Value) -> Value {
 }
 
 pub(super) fn usage(finish: &Finish) -> Value {
-    // Tokens from the cache are counted separately.
+    // As in Anthropic's API, `input_tokens` does not count the tokens read from the cache.
     let read = finish.num_prompt_tokens.saturating_sub(finish.num_cached_tokens);
     json!({"input_tokens": read, "output_tokens": finish.num_generated_tokens,
         "cache_read_input_tokens": finish.num_cached_tokens})
@@ -75,12 +75,13 @@ pub(super) fn stop_reason(finish: &Finish) -> &'static str {
     }
 }
 
-/// Returns the blocks of thoughts, text and calls. An empty answer is one empty text block.
+/// Returns the blocks of an answer: thoughts, text, tool calls. An answer without text and calls has an empty text
+/// block.
 fn blocks(Finish { answer, .. }: &Finish) -> Vec<Value> {
     let thinking = (!answer.reasoning.is_empty()).then(|| thinking_block(&answer.reasoning));
     let has_text = !answer.content.is_empty() || answer.calls.is_empty();
     let text = has_text.then(|| text_block(&answer.content));
-    // Arguments that are cut off or not valid JSON cannot be an object.
+    // Arguments that are cut off, or not a JSON object for another reason, become an empty object.
     let call = |ToolCall { id, name, arguments }: &ToolCall| {
         let input: Option<Value> = serde_json::from_str(arguments).ok();
         tool_use_block(id, name, &input.filter(Value::is_object).unwrap_or_else(|| json!({})))

@@ -13,7 +13,7 @@ use crate::api::{ChatRequest, bounded, schemas};
 use crate::error::ApiError;
 use crate::grammar::Grammar;
 
-/// The template variables that ask for thoughts.
+/// The variables with which chat templates turn thinking on or off.
 const THINKING_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// The body of `POST /v1/messages`, and of `POST /v1/messages/count_tokens`, which uses only the conversation.
@@ -25,7 +25,7 @@ pub(crate) struct MessagesRequest {
     /// A text, or a list of blocks with texts.
     #[schema(schema_with = schemas::text_or_parts)]
     system: Option<Value>,
-    /// The max number of tokens to generate. Required, except by `count_tokens`.
+    /// The maximum number of tokens to generate. `/v1/messages` requires it, `count_tokens` does not.
     max_tokens: Option<u32>,
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -39,10 +39,10 @@ pub(crate) struct MessagesRequest {
     tools: Option<Vec<Value>>,
     #[schema(value_type = Option<Object>)]
     tool_choice: Option<Value>,
-    /// Asks the chat template to turn thinking on or off. The budget is not enforced.
+    /// Asks the chat template to turn thinking on or off. `budget_tokens` is not enforced.
     #[schema(value_type = Option<Object>)]
     thinking: Option<Value>,
-    /// `format` is the form of the answer: `{"type": "json_schema", "schema": …}`. `effort` is given to the chat
+    /// `format` is the form of the answer: `{"type": "json_schema", "schema": …}`. `effort` is passed to the chat
     /// template as `reasoning_effort`.
     #[schema(value_type = Option<Object>)]
     output_config: Option<Value>,
@@ -64,7 +64,7 @@ pub(crate) struct MessagesRequest {
     thread: Option<Value>,
 }
 
-/// The format of the answer, and the effort for it.
+/// The contents of the field `output_config`: the format of the answer, and the reasoning effort.
 #[derive(Debug, Default)]
 struct OutputConfig {
     format: Option<Grammar>,
@@ -90,7 +90,7 @@ impl MessagesRequest {
     /// Returns the conversation.
     ///
     /// # Errors
-    /// When it asks for something that is not supported.
+    /// When the request is malformed, or asks for something that is not supported.
     pub(crate) fn chat(&self) -> Result<ChatRequest, ApiError> {
         self.check()?;
         let effort = self.output_config()?.effort.map(|effort| ("reasoning_effort".to_owned(), Value::from(effort)));
@@ -112,10 +112,11 @@ impl MessagesRequest {
         })
     }
 
-    /// Returns the rest of the request.
+    /// Returns all of the request except its conversation.
     ///
     /// # Errors
-    /// When `max_tokens`, which Anthropic's API requires, is missing, or the format of the answer is not known.
+    /// When `max_tokens`, which Anthropic's API requires, is missing, or the tools or the format of the answer are
+    /// malformed or not supported.
     pub(crate) fn into_plan(self, defaults: &SamplingDefaults) -> Result<MessagesPlan, ApiError> {
         let max_tokens = self.max_tokens.ok_or_else(|| ApiError::BodyShape("missing field `max_tokens`".to_owned()))?;
         let (tools, grammar) = (self.tool_use()?, self.output_config()?.format);
@@ -126,7 +127,8 @@ impl MessagesRequest {
             top_k: self.top_k,
             stop: self.stop_sequences.clone(),
             max_tokens: Some(max_tokens),
-            // The field is mandatory, so clients send a value that suits the largest models.
+            // `max_tokens` is mandatory, so clients send a value that suits the largest models. A value that exceeds
+            // the room in the context is therefore reduced instead of refused.
             cuts_max_new_tokens: true,
             ..OpenAiSampling::default()
         };
@@ -180,7 +182,7 @@ impl MessagesRequest {
     }
 }
 
-/// True if a field asks for something: clients send empty ones too.
+/// True if the value of an unsupported field asks for something. Clients also send empty values, which ask for nothing.
 fn says_something(value: &Value) -> bool {
     match value {
         Value::Null => false,

@@ -17,7 +17,7 @@ use crate::api::body::{parse, read_as};
 use crate::error::{ApiError, OpenAiError};
 use crate::state::AppState;
 
-/// A parsed body: the fields of the route, and those of all routes.
+/// A parsed body: the fields of the route, and the fields that all generating routes share.
 #[derive(Debug)]
 pub(crate) struct OpenAiBody<T> {
     pub(crate) request: T,
@@ -36,7 +36,7 @@ impl<T: DeserializeOwned> OpenAiBody<T> {
     /// Parses the bytes of a body.
     ///
     /// # Errors
-    /// When the bytes are not JSON, have another shape, or ask for something that is not supported.
+    /// When the bytes are not JSON, do not have the expected shape, or ask for something that is not supported.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
         parse::<NotDone>(bytes)?.check()?;
         let grammar = parse::<StructuredOutput>(bytes)?.into_grammar()?;
@@ -45,7 +45,7 @@ impl<T: DeserializeOwned> OpenAiBody<T> {
     }
 }
 
-/// In the OpenAPI document all parts of a body are one schema.
+/// The OpenAPI document describes all fields of a body by one schema.
 impl<T: ToSchema> ToSchema for OpenAiBody<T> {
     fn name() -> Cow<'static, str> {
         T::name()
@@ -68,7 +68,7 @@ impl<T: ToSchema> PartialSchema for OpenAiBody<T> {
     }
 }
 
-/// Unsupported fields of OpenAI's API, and of servers that extend it, that would change the answer.
+/// The unsupported fields that would change the answer: fields of OpenAI's API, and of servers that extend it.
 #[derive(Debug, Deserialize)]
 struct NotDone {
     audio: Option<Value>,
@@ -85,14 +85,14 @@ struct NotDone {
     web_search_options: Option<Value>,
 }
 
-/// True if a value asks for nothing.
+/// A function that returns true if the value of a field asks for nothing, because it means the default.
 type AsksNothing<'a> = &'a dyn Fn(&Value) -> bool;
 
 impl NotDone {
-    /// Checks that no field asks for something.
+    /// Refuses the request if one of these fields asks for something.
     ///
     /// # Errors
-    /// When one does; the message names the first such field.
+    /// When a field asks for something. The message names the first such field.
     fn check(self) -> Result<(), ApiError> {
         let is_empty = |value: &Value| match value {
             Value::Array(values) => values.is_empty(),

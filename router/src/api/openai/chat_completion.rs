@@ -23,7 +23,7 @@ use crate::validation::PromptInput;
 
 const ASSISTANT: &str = "assistant";
 
-/// The fields that only this route has.
+/// The body of `POST /v1/chat/completions`, without the fields that all generating routes share.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct ChatCompletionRequest {
     #[serde(deserialize_with = "bounded::messages")]
@@ -106,7 +106,7 @@ impl ChatCompletionRequest {
     /// Splits the request into its conversation and the rest.
     ///
     /// # Errors
-    /// When fields contradict each other, or the request asks for too many choices.
+    /// When fields contradict each other, a tool is malformed, or the number of choices is not allowed.
     pub(crate) fn into_plan(self, sampling: OpenAiSampling) -> Result<(ChatRequest, ChatPlan), ApiError> {
         let num_choices = num_choices(self.n)?;
         if self.top_logprobs.is_some_and(|count| count > 0) && !self.logprobs {
@@ -135,10 +135,10 @@ impl ChatCompletionRequest {
 }
 
 impl ChatPlan {
-    /// Returns the generation that continues a conversation.
+    /// Returns the generation request that continues a conversation.
     ///
     /// # Errors
-    /// When the model is to call a tool in a way that cannot be enforced.
+    /// When the grammar that enforces the tool calls is too large.
     pub(crate) fn request(
         self,
         RenderedChat { text, answer_form }: RenderedChat,
@@ -185,7 +185,7 @@ pub(crate) struct ChatChunks {
     identity: Identity,
     form: ChatForm,
     usage: Usage,
-    /// The number of calls that have begun, by choice.
+    /// The number of tool calls that have begun, for each choice.
     num_calls: Vec<usize>,
 }
 
@@ -227,7 +227,7 @@ impl ChatChunks {
         Self { identity, form, usage: Usage::default(), num_calls: vec![0; num_choices] }
     }
 
-    /// Returns the change that an event makes to a choice.
+    /// Returns the change that an event makes to a choice; `None` if the event changes nothing.
     fn delta(&mut self, index: usize, event: AnswerEvent) -> Option<Delta> {
         let num_calls = &mut self.num_calls[index];
         let tool_call = match event {
@@ -249,7 +249,7 @@ impl ChatChunks {
 }
 
 impl Chunks for ChatChunks {
-    /// The role comes before the content.
+    /// Writes the role of each choice, which comes before the content.
     fn begin(&mut self, chunk: &mut Vec<u8>) {
         for index in 0..self.num_calls.len() {
             let delta = Delta { role: Some(ASSISTANT), content: Some(String::new()), ..Delta::default() };
@@ -257,7 +257,7 @@ impl Chunks for ChatChunks {
         }
     }
 
-    /// The first chunk of a token has its log-probability.
+    /// Writes the chunks of a token. If log-probabilities are wanted, the first of these chunks has that of the token.
     fn piece(&mut self, chunk: &mut Vec<u8>, index: usize, piece: Piece) {
         let Piece { token, top_tokens, events, finish, .. } = piece;
         let mut logprobs = self.form.has_logprobs.then(|| ChatLogprobs::new([(&token, top_tokens.as_slice())]));

@@ -17,16 +17,16 @@ use crate::error::ApiError;
 use crate::generation::{Completion, FinishReason, GenerationRequest, Outcome, Piece};
 use crate::validation::PromptInput;
 
-/// The most sequences for one prompt.
+/// The maximum number of sequences for one prompt.
 const MAX_N: u32 = 128;
 
-/// The fields that only this route has.
+/// The body of `POST /v1/completions`, without the fields that all generating routes share.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct CompletionRequest {
     #[schema(schema_with = schemas::prompt)]
     prompt: Prompts,
     n: Option<u32>,
-    /// The number of likely tokens to return for each place, with their log probabilities.
+    /// The number of most likely tokens to return for each position, with their log probabilities.
     logprobs: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
     #[schema(value_type = Option<bool>)]
@@ -46,9 +46,12 @@ pub(super) struct StreamOptions {
     pub(super) include_usage: bool,
 }
 
-/// The four forms of prompts.
+/// The prompts of a request, in one of the four forms of OpenAI's API.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(untagged, expecting = "expected a string, a list of strings, a list of token ids, or a list of lists of them")]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of token ids, or a list of lists of token ids"
+)]
 enum Prompts {
     Text(String),
     TokenIds(Vec<u32>),
@@ -118,7 +121,8 @@ impl CompletionRequest {
         if self.echo && self.stream {
             return Err(ApiError::NotSupported { what: "`echo` with `stream`".to_owned() });
         }
-        // One token is generated, so that the prompt is read, and left out of the response.
+        // A client that sends `echo` and a maximum of 0 tokens wants only the prompt. The server generates one token,
+        // so that the model reads the prompt, and leaves this token out of the response.
         let is_prompt_only = self.echo && sampling.replace_max_tokens(0, 1);
         let options = sampling.into_options(self.logprobs.unwrap_or(0), wants_prompt_logprobs);
         let request = |prompt: PromptInput| {
@@ -142,7 +146,7 @@ impl CompletionRequest {
 /// Returns the number of sequences for a prompt.
 ///
 /// # Errors
-/// When the number is not allowed.
+/// When the number is 0 or exceeds [`MAX_N`].
 pub(super) fn num_choices(n: Option<u32>) -> Result<u32, ApiError> {
     let n = n.unwrap_or(1);
     if n == 0 || n > MAX_N {
@@ -152,7 +156,7 @@ pub(super) fn num_choices(n: Option<u32>) -> Result<u32, ApiError> {
 }
 
 impl CompletionForm {
-    /// Removes from an outcome the parts that the client does not want.
+    /// Removes the generated token from an outcome if the client wants only the prompt.
     pub(crate) fn trim(self, outcome: &mut Outcome) {
         if self.is_prompt_only {
             let Completion { finish, prompt: _, tokens, top_tokens } = &mut outcome.best;
@@ -166,7 +170,8 @@ impl CompletionForm {
 }
 
 impl TextCompletion {
-    /// Returns the response: for each prompt in turn its outcomes, after the prompt's text if it is to be repeated.
+    /// Returns the response. The choices are the outcomes of the first prompt, then those of the second, and so on.
+    /// With `echo`, each text begins with its prompt.
     pub(crate) fn new(identity: Identity, form: CompletionForm, prompts: &[Arc<str>], outcomes: Vec<Outcome>) -> Self {
         let mut usage = Usage::default();
         let choice = |(index, outcome): (usize, Outcome)| {
@@ -201,7 +206,8 @@ pub(crate) struct CompletionChunks {
     identity: Identity,
     form: CompletionForm,
     usage: Usage,
-    /// The number of characters so far, by choice.
+    /// The offset of the next token in the text of each choice, in characters. Counted only if log-probabilities are
+    /// wanted.
     offsets: Vec<usize>,
 }
 

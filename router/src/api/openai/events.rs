@@ -1,4 +1,4 @@
-//! Several generations as one stream of OpenAI's chunks. The stream ends with `[DONE]`, also after an error.
+//! Several generations as one stream of OpenAI's chunks. The stream ends with `[DONE]`, even after an error.
 
 use std::task::{Context, Poll};
 
@@ -8,17 +8,17 @@ use crate::generation::{Generation, Piece};
 
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// The chunks of a route's stream.
+/// Writes the chunks of a route's stream.
 pub(crate) trait Chunks: Unpin + Send + 'static {
     /// Writes the chunks at the start.
     fn begin(&mut self, chunk: &mut Vec<u8>);
-    /// Writes a piece of the choice with this index.
+    /// Writes the chunks for a piece of the choice `index`.
     fn piece(&mut self, chunk: &mut Vec<u8>, index: usize, piece: Piece);
     /// Writes the chunks after all pieces.
     fn end(&mut self, chunk: &mut Vec<u8>);
 }
 
-/// The stream of events.
+/// The generations of a request's choices, as one stream of events.
 #[derive(Debug)]
 pub(crate) struct OpenAiEvents<C> {
     /// The generation of each choice, `None` after its end.

@@ -30,7 +30,7 @@ struct TopToken {
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct CompletionLogprobs {
     tokens: Vec<String>,
-    // `None` for the first token of a prompt.
+    // `None` for the first token of a prompt, and for a value that is not finite.
     token_logprobs: Vec<Option<f32>>,
     #[schema(value_type = Vec<Option<Object>>)]
     top_logprobs: Vec<Option<TopLogprobs>>,
@@ -61,7 +61,8 @@ impl TopToken {
 }
 
 impl CompletionLogprobs {
-    /// Adds the prompt's tokens with their candidates. The first token has no log-probability, as in OpenAI's API.
+    /// Adds the tokens of a prompt, each with the most likely tokens at its position. The first token has no
+    /// log-probability, as in OpenAI's API.
     pub(super) fn push_prompt(&mut self, offset: &mut usize, prompt: &[PromptToken]) {
         for (index, PromptToken { id, text, logprob, top_tokens }) in prompt.iter().enumerate() {
             let logprob = if index == 0 { f32::NAN } else { *logprob };
@@ -70,7 +71,7 @@ impl CompletionLogprobs {
         }
     }
 
-    /// Adds a token with its candidates.
+    /// Adds a token, with the most likely tokens at its position.
     pub(super) fn push_token(&mut self, offset: &mut usize, token: &Token, top_tokens: &[Token]) {
         let Token { id, text, logprob, is_special: _ } = token;
         self.push(offset, text, *logprob, Some(TopLogprobs::new((*id, text, *logprob), top_tokens)));
@@ -86,8 +87,8 @@ impl CompletionLogprobs {
 }
 
 impl TopLogprobs {
-    /// Collects the candidates, then the token itself if it is not among them. If several have the same text, such as
-    /// parts of characters, the best one is kept.
+    /// Collects the candidates, then the token itself if it is not among them. If several tokens have the same text, as
+    /// parts of a character do, only the first one is kept.
     fn new((id, text, logprob): (u32, &str, f32), candidates: &[Token]) -> Self {
         let mut entries: Vec<(String, Option<f32>)> = Vec::with_capacity(candidates.len() + 1);
         let is_candidate = candidates.iter().any(|candidate| candidate.id == id);

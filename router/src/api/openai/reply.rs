@@ -1,4 +1,5 @@
-//! The parts of all responses: an id, the time at which they began, the model, and the token usage.
+//! The parts that all responses have: an id, the creation time, the model, the token usage and the finish reasons. Also
+//! the responses of `/v1/models`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -66,7 +67,8 @@ pub(crate) struct Model {
 }
 
 impl Identity {
-    /// Creates the identity of a response of this kind, such as `chat.completion`; its id begins with `prefix`.
+    /// Creates the identity of a response. `object` is the kind of response, such as `chat.completion`; the random id
+    /// begins with `prefix`.
     pub(crate) fn new((object, prefix): (&'static str, &str), model: &str) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let id = format!("{prefix}-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
@@ -76,7 +78,8 @@ impl Identity {
 }
 
 impl Usage {
-    /// Adds a sequence. Sequences of one prompt share its tokens, which are counted with the first one.
+    /// Adds the tokens of a sequence. Sequences with the same prompt share the prompt's tokens, which are counted once,
+    /// with the first of these sequences.
     pub(super) fn add(&mut self, finish: &Finish, is_first_of_prompt: bool) {
         if is_first_of_prompt {
             self.prompt_tokens += finish.num_prompt_tokens;
@@ -100,21 +103,22 @@ impl Model {
         let name = || model_id.to_owned();
         let (id, owned_by, display_name) = (name(), name(), name());
         let (object, kind, max_model_len) = ("model", "model", max_total_tokens);
-        // The real time is not known; both fields hold the start of the epoch.
+        // The model's creation time is not known, so both fields contain the start of the Unix epoch.
         let (created, created_at) = (0, "1970-01-01T00:00:00Z");
         Self { id, object, created, owned_by, max_model_len, kind, display_name, created_at }
     }
 }
 
 impl Models {
-    /// Returns a list of the only model.
+    /// Returns the list of models, of which there is only one.
     pub(crate) fn new(model: Model) -> Self {
         let [first_id, last_id] = [(); 2].map(|()| model.id.clone());
         Self { object: "list", data: [model], has_more: false, first_id, last_id }
     }
 }
 
-/// Returns the reason in OpenAI's words, which do not distinguish the ways to stop, except for calls.
+/// Returns OpenAI's word for the reason. For OpenAI, an end-of-sequence token and a stop sequence are the same reason,
+/// `stop`, but an answer with tool calls has a reason of its own.
 pub(super) fn finish_reason(reason: FinishReason, has_calls: bool) -> &'static str {
     match reason {
         FinishReason::Length => "length",

@@ -1,4 +1,4 @@
-//! Sampling parameters in OpenAI's words: the fields of every route of its API that generates.
+//! The sampling parameters of OpenAI's API: the fields that all of its generating routes share.
 //!
 //! Door: [`OpenAiSampling::into_options`]. Parameters that OpenAI lacks have vLLM's names.
 
@@ -46,10 +46,11 @@ pub(crate) struct OpenAiSampling {
     pub(in crate::api) ignore_eos: bool,
     /// Only requests with the same salt share cached prompts, as in vLLM.
     pub(in crate::api) cache_salt: Option<String>,
-    /// True if the max number of tokens is reduced to the room in the context, instead of being refused.
+    /// True if a maximum number of tokens that exceeds the room in the context is reduced to that room, instead of
+    /// being refused.
     #[serde(skip)]
     pub(in crate::api) cuts_max_new_tokens: bool,
-    /// The constraint from other fields, which `structured_output` reads.
+    /// The constraint on the answer, from fields of the body that `structured_output` reads.
     #[serde(skip)]
     pub(in crate::api) grammar: Option<Grammar>,
     /// The model's defaults, for fields that are absent.
@@ -58,7 +59,7 @@ pub(crate) struct OpenAiSampling {
 }
 
 impl OpenAiSampling {
-    /// Replaces the number of tokens to make by `wanted` if it is `given`. Returns true if it was.
+    /// If the client asks for `given` tokens, changes this number to `wanted` and returns true.
     pub(super) fn replace_max_tokens(&mut self, given: u32, wanted: u32) -> bool {
         let is_given = self.max_completion_tokens.or(self.max_tokens) == Some(given);
         if is_given {
@@ -69,7 +70,7 @@ impl OpenAiSampling {
 
     /// Sets the model's defaults, which apply to all parameters that the client leaves out.
     pub(crate) fn or_defaults(self, defaults: &SamplingDefaults) -> Self {
-        // As in vLLM, typical-p cannot be set on these routes.
+        // As in vLLM, these routes have no typical-p, so its default does not apply.
         Self { defaults: SamplingDefaults { typical_p: None, ..*defaults }, ..self }
     }
 
@@ -91,8 +92,8 @@ impl OpenAiSampling {
         parameters.or_defaults(&self.defaults, self.temperature != Some(0.0))
     }
 
-    /// Converts to generation options, with `top_n_tokens` candidates for each token, and for each prompt token if
-    /// wanted.
+    /// Converts the parameters to generation options that report the `top_n_tokens` most likely tokens at each
+    /// generated position and, if `wants_prompt_logprobs`, at each position of the prompt.
     pub(crate) fn into_options(self, top_n_tokens: u32, wants_prompt_logprobs: bool) -> GenerationOptions {
         let parameters = self.parameters();
         let is_greedy = parameters.temperature == Some(0.0);

@@ -45,7 +45,7 @@ impl StructuredOutput {
     /// Returns the constraint, if there is one.
     ///
     /// # Errors
-    /// When there are several, or one is malformed.
+    /// When the body has several constraints, or a malformed one.
     pub(super) fn into_grammar(self) -> Result<Option<Grammar>, ApiError> {
         let Self {
             response_format,

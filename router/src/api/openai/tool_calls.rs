@@ -1,4 +1,5 @@
-//! The calls of an answer in OpenAI's form: whole, and as chunks of which only the first names the function.
+//! The tool calls of an answer in OpenAI's form: whole, or as the chunks of a stream. Only the first chunk of a call
+//! names the function.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -47,7 +48,7 @@ impl From<ToolCall> for MessageCall {
 }
 
 impl CallDelta {
-    /// Returns the first chunk of a call, with its name.
+    /// Returns the first chunk of a call, with the call's id and the name of the function.
     pub(super) fn first(index: usize, id: String, name: String) -> Self {
         let function = FunctionDelta { name: Some(name), arguments: String::new() };
         Self { index, id: Some(id), r#type: Some(FUNCTION), function }

@@ -23,7 +23,7 @@ pub(crate) struct ToolFields {
 /// The tools that the model may call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ToolUse {
-    /// Functions in OpenAI's form, at least one. `None` means that the model cannot call anything.
+    /// Functions in OpenAI's form, at least one. `None` means that the model cannot call any tool.
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) choice: ToolChoice,
     pub(crate) has_one_call: bool,
@@ -41,10 +41,11 @@ pub(crate) enum ToolChoice {
 }
 
 impl ToolFields {
-    /// Checks the fields.
+    /// Checks the fields and converts them.
     ///
     /// # Errors
-    /// When a tool is not a function, or the choice names no tool.
+    /// When a tool is malformed or not a function, or the choice is malformed or asks for a tool that is not in the
+    /// list.
     pub(crate) fn into_use(self) -> Result<ToolUse, ApiError> {
         let tools = self.tools.unwrap_or_default();
         for (index, tool) in tools.iter().enumerate() {
@@ -61,17 +62,18 @@ impl ToolFields {
             }
             ToolChoice::Auto | ToolChoice::Required | ToolChoice::Function(_) => {}
         }
-        // An empty list becomes `None`: templates that look for `tools` would announce an empty list.
+        // An empty list becomes `None`, because templates that only check whether `tools` exists would announce an
+        // empty list.
         let has_one_call = self.parallel_tool_calls == Some(false);
         Ok(ToolUse { tools: Some(tools).filter(|tools| !tools.is_empty()), choice, has_one_call })
     }
 }
 
 impl ToolUse {
-    /// Returns the generation that continues a conversation.
+    /// Returns the generation request that continues a conversation.
     ///
     /// # Errors
-    /// When the model must call a tool and cannot be forced to.
+    /// When the grammar that enforces the tool calls is too large.
     pub(crate) fn request(
         &self,
         RenderedChat { text, answer_form }: RenderedChat,
@@ -89,7 +91,8 @@ impl ToolUse {
         })
     }
 
-    /// Sets the form in which the answer is read, and the grammar that forces a tool call or the format of the answer.
+    /// Sets the form by which the answer is parsed, and the grammar that enforces a tool call or the format of the
+    /// answer.
     ///
     /// # Errors
     /// When the grammar is too large.
@@ -119,7 +122,7 @@ impl ToolUse {
     }
 }
 
-/// Checks a tool, and returns what is wrong with it, to be appended to its path.
+/// Checks a tool. The error is text to be appended to the tool's path.
 fn check_tool(tool: &Value) -> Result<(), String> {
     match tool.get("type").and_then(Value::as_str) {
         Some("function") => {}
@@ -136,7 +139,8 @@ fn check_tool(tool: &Value) -> Result<(), String> {
     }
 }
 
-/// Returns the choice, or `None` if the model must not call anything. A bare name is TGI's form.
+/// Returns the choice, or `None` if the model must not call any tool. A string that is not one of OpenAI's words is the
+/// name of a function, as in TGI's API.
 fn choice(choice: Option<&Value>) -> Result<Option<ToolChoice>, ApiError> {
     let named = |value: &Value| value["function"]["name"].as_str().map(|name| ToolChoice::Function(name.to_owned()));
     match choice {

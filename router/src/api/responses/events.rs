@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::generation::Finish;
 use crate::text::{AnswerEvent, ToolCall};
 
-/// The state of the stream.
+/// The state of the stream of `/v1/responses`: the items so far, and the number of events.
 #[derive(Debug)]
 pub(crate) struct ResponseEvents {
     head: ResponseHead,
@@ -79,7 +79,7 @@ impl ResponseEvents {
         self.output.push(value);
     }
 
-    /// Returns an event with the index of the item that grows or begins.
+    /// Adds the index of the item that begins, grows or ends to an event, and returns the event.
     fn at_item(&self, event: &Value) -> Value {
         let mut event = event.clone();
         event["output_index"] = Value::from(self.output.len());
@@ -119,7 +119,8 @@ impl AnswerDialect for ResponseEvents {
                 self.begin_item(chunk, ItemContent::Call(ToolCall { id, name, arguments: String::new() }));
             }
             AnswerEvent::Arguments(piece) => self.grow(chunk, "response.function_call_arguments.delta", &piece),
-            // The call ends when the next item begins or the answer ends: until then it may be cut off.
+            // The call's item ends when the next item begins or the answer ends. Only then is the item's status known:
+            // the last item of an answer that was cut off is incomplete.
             AnswerEvent::CallEnded => {}
         }
     }

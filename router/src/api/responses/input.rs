@@ -1,10 +1,10 @@
-//! Converts items to messages, and flat functions to those of chat completions.
+//! Converts the input items and the tools of `/v1/responses` to the messages and tools of `/v1/chat/completions`.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 
-/// Returns the messages of a conversation: the instructions, then those of the items.
+/// Returns the messages of a conversation: the instructions as a system message, then the messages of the items.
 ///
 /// # Errors
 /// When an item is not supported or malformed.
@@ -24,10 +24,10 @@ pub(super) fn messages(instructions: Option<String>, input: Value) -> Result<Vec
     Ok(messages)
 }
 
-/// Converts functions whose name is not in a `function` object.
+/// Moves the fields of each function into a `function` object, as in chat completions, unless it has one already.
 ///
 /// # Errors
-/// Never; other tools are returned unchanged and refused later.
+/// None. Tools that are not functions are returned unchanged and refused later.
 pub(super) fn functions(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     let function = |tool: Value| match tool {
         Value::Object(mut fields)
@@ -49,7 +49,8 @@ pub(super) fn tool_choice(choice: Value) -> Value {
     }
 }
 
-/// Reads one item. Thoughts are added to the assistant's next message, and calls to its last one.
+/// Reads one item and adds it to `messages`. A thought is stored in `thought` and added to the assistant's next message
+/// or call. A call is added to the last message if that is the assistant's, or else to a new one.
 fn read(item: &Value, thought: &mut String, messages: &mut Vec<Map<String, Value>>) -> Result<(), String> {
     let text_of =
         |field: &str| item[field].as_str().map(str::to_owned).ok_or_else(|| format!(".{field}: must be a string"));
@@ -98,7 +99,7 @@ fn add_call(call: Value, thought: &mut String, messages: &mut Vec<Map<String, Va
     }
 }
 
-/// Converts parts of all text types to type `text`.
+/// Returns the content with the parts of all text types converted to type `text`. A string is returned unchanged.
 fn content(content: &Value) -> Result<Value, String> {
     let Value::Array(parts) = content else {
         return if content.is_string() { Ok(content.clone()) } else { Err(": must be a string or a list".to_owned()) };

@@ -1,4 +1,4 @@
-//! The items of an answer. An item has an id from its beginning.
+//! The items of an answer to `/v1/responses`. An item gets its id when it begins.
 
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ impl Item {
         }
     }
 
-    /// Returns the only part of the item's content, if there is one.
+    /// Returns the only part of the item's content; `None` for a call, which has no parts.
     pub(super) fn part(&self) -> Option<Value> {
         match &self.content {
             ItemContent::Reasoning(text) => Some(json!({"type": "reasoning_text", "text": text})),

@@ -1,10 +1,10 @@
-//! `/v1/responses`, OpenAI's newer dialect, without stored conversations: the request contains everything, and nothing
-//! is kept.
+//! `/v1/responses`, OpenAI's newer dialect, without stored conversations: each request contains the whole conversation,
+//! and the server stores nothing.
 //!
 //! | file | content |
 //! |---|---|
-//! | `request` | the body |
-//! | `input` | its items and tools, converted to those of chat completions |
+//! | `request` | the body of a request |
+//! | `input` | the items and tools of a request, converted to the messages and tools of chat completions |
 //! | `item` | the items of an answer: thoughts, messages, calls |
 //! | `reply` | the whole response |
 //! | `events` | the response as named events |

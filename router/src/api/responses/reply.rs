@@ -1,4 +1,4 @@
-//! The response of `/v1/responses`: its common fields, and the whole response.
+//! The response of `/v1/responses`: the fields that are known before the answer, and the whole response.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::item::{Item, Status, new_id};
 use crate::generation::{Finish, FinishReason};
 
-/// The part of a response that is known before the answer.
+/// The fields of a response that are known before the answer, as a JSON object.
 #[derive(Debug, Clone)]
 pub(crate) struct ResponseHead(Value);
 
@@ -35,7 +35,8 @@ impl PartialSchema for ResponseHead {
 }
 
 impl ResponseHead {
-    /// Creates the response of this model to a request, whose fields `echo` repeats.
+    /// Creates the head of a response from the model `model`. `echo` is an object with the request's fields that the
+    /// response repeats.
     pub(super) fn new(model: &str, echo: Value) -> Self {
         let created_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut head = json!({"id": new_id("resp"), "object": "response", "created_at": created_at, "model": model,
@@ -46,7 +47,7 @@ impl ResponseHead {
         Self(head)
     }
 
-    /// Returns the whole response.
+    /// Returns the whole response, with the answer of `finish`.
     pub(crate) fn whole(&self, finish: &Finish) -> Value {
         let items = Item::all(&finish.answer);
         let num_others = items.len().saturating_sub(1);
@@ -95,7 +96,7 @@ impl ResponseHead {
     }
 }
 
-/// Returns the status of a response and of its last item.
+/// Returns the status of a finished response and of its last item.
 pub(super) fn status(finish: &Finish) -> Status {
     match finish.reason {
         FinishReason::Length => Status::Incomplete,

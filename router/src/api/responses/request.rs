@@ -13,7 +13,7 @@ use crate::api::{ChatRequest, schemas};
 use crate::error::ApiError;
 use crate::grammar::Grammar;
 
-/// The fields that only this route has.
+/// The body of `POST /v1/responses`, without the fields that all generating routes share.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct ResponsesRequest {
     /// A text, or a list of items.
@@ -36,7 +36,7 @@ pub(crate) struct ResponsesRequest {
     stream: bool,
     #[schema(value_type = Option<Object>)]
     chat_template_kwargs: Option<Map<String, Value>>,
-    // Fields that are not supported.
+    // Fields that are not supported: any value but the default is refused.
     #[schema(ignore)]
     previous_response_id: Option<Value>,
     #[schema(ignore)]
@@ -75,7 +75,7 @@ impl ResponsesRequest {
     /// Splits the request into its conversation and the rest.
     ///
     /// # Errors
-    /// When the request is malformed, or needs a stored conversation.
+    /// When the request is malformed, or asks for something unsupported, such as a stored conversation.
     pub(crate) fn into_plan(
         self,
         mut sampling: OpenAiSampling,

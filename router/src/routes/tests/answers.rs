@@ -1,6 +1,6 @@
-//! Tests of successful generations: shapes, texts, details, several at once.
+//! Tests of successful generations: the shapes of responses, texts, details, and several requests at once.
 //!
-//! The tests compute the fake shard's tokens again, so a response that mixes up rows is found.
+//! The tests compute which tokens the fake shard must generate, so a response that mixes up rows is noticed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ fn expected_tokens(inputs: &str, num_tokens: usize) -> Vec<u32> {
     tokens.split_off(num_prompt_tokens)
 }
 
-/// Returns a shard that says `text` after the prompt `inputs`, then ends.
+/// Returns a fake shard that generates `text` after the prompt `inputs`, then ends the sequence.
 fn saying(text: &str, inputs: &str) -> FakeShard {
     let tokenizer = Tokenizer::load(&ModelFiles::Demo).unwrap();
     let mut script = tokenizer.tokenize(text).unwrap().split_off(1);
@@ -270,7 +270,8 @@ async fn many_at_once_answer_as_each_alone() {
 async fn idle_time_of_the_device_is_counted_between_steps_of_rows_only() {
     let server = TestServer::start(FakeShard::default(), &["--step-window=1"]).await;
     server.post_ok("/generate", &json!({"inputs": "Once", "parameters": {"max_new_tokens": 5}})).await;
-    // The fake shard reports 2 µs of idle time for each step; the first token comes from the prefill.
+    // The fake shard reports 2 µs of idle time for each step. The prefill generates the first of five tokens, so four
+    // steps count.
     for line in [
         "tgi_batch_inference_count{method=\"prefill\"} 1",
         "hilo_device_idle_duration_count 4",

@@ -1,4 +1,4 @@
-//! Tests of Anthropic's routes: shapes, events, stop sequences, errors.
+//! Tests of Anthropic's routes: the shapes of responses, events, stop sequences, errors.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn body(changes: &Value) -> Value {
     body
 }
 
-/// Returns the names and contents of the events.
+/// Returns the names and the data of a stream's events.
 pub(super) fn events(text: &str) -> Vec<(String, Value)> {
     let event = |event: &str| {
         let (name, data) = event.split_once('\n').unwrap();

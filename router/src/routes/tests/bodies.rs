@@ -1,4 +1,5 @@
-//! Tests of request bodies: from pages, compressed, with a byte order mark, slow, incomplete, and too many.
+//! Tests of request bodies that are sent by web pages, are compressed, have a byte order mark, arrive slowly or never
+//! end, or need too much memory.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -77,7 +78,7 @@ async fn a_body_that_stalls_or_crawls_is_given_up() {
         };
         Body::from_stream(stream::unfold((), piece))
     };
-    // Paused time advances whenever all tasks wait.
+    // While tokio's time is paused, it advances whenever all tasks wait.
     tokio::time::pause();
     let cases = [
         (half(" ".repeat(100_000)), 10, "less than 4096 bytes of it came within 10 seconds"),
@@ -93,7 +94,8 @@ async fn a_body_that_stalls_or_crawls_is_given_up() {
     }
 }
 
-/// Returns the start of a body whose values take more than half of the memory of bodies, even if this process is large.
+/// Returns the start of a body whose values take more than half of the memory for bodies. They fit into that memory
+/// even if the test process itself is large.
 fn hungry() -> String {
     "[".repeat(700_000)
 }
@@ -113,13 +115,13 @@ async fn bodies_take_no_more_memory_than_they_may() {
             assert!(sentence.contains("`--memory-budget`"), "{sentence}");
         }
         let small = post(&server, &[], BODY).await;
-        assert_eq!(small.status, StatusCode::OK, "small ones have their own part: {}", small.text);
+        assert_eq!(small.status, StatusCode::OK, "small bodies have a part of the budget of their own: {}", small.text);
     };
     let (held, ()) = tokio::join!(post(&server, &[], half(hungry())), while_it_is_held);
     assert_eq!(held.status, StatusCode::REQUEST_TIMEOUT, "{}", held.text);
     tokio::time::resume();
     let later = post(&server, &[], hungry()).await;
-    assert_eq!(later.status, StatusCode::UNPROCESSABLE_ENTITY, "it was given back: {}", later.text);
+    assert_eq!(later.status, StatusCode::UNPROCESSABLE_ENTITY, "the memory was freed: {}", later.text);
     let never = post(&server, &[], "[".repeat(1_900_000)).await;
     assert_eq!(never.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", never.text);
 }

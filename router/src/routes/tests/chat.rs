@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::testing::{FakeShard, TestServer, json as parsed};
 
-/// Starts a server with this chat template.
+/// Starts a server with the chat template `template`.
 pub(super) async fn serve(template: &str) -> TestServer {
     serve_with(template, FakeShard::default()).await
 }

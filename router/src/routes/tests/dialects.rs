@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::openai::{chat, saying};
 use crate::testing::{FakeShard, TestServer, json as parse};
 
-/// The number of digits in the prompt. The demo tokenizer makes a token of each digit, and adds one at the start.
+/// The number of digits in the prompt. The demo tokenizer turns each digit into one token, and adds a token at the
+/// start.
 const DIGITS: usize = 600;
 
 fn chat_of(text: &str, changes: &Value) -> Value {

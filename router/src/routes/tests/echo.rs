@@ -1,8 +1,8 @@
-//! Tests of prompts in responses: `echo` of `/v1/completions`, with which evaluations read the log-probabilities of a
-//! text.
+//! Tests of prompts in responses: `echo` of `/v1/completions`, with which evaluation tools read the log-probabilities
+//! of a text.
 //!
-//! For the token at position p of a prompt, the fake shard reports the log-probability −p, and p, p + 10, … as the best
-//! tokens.
+//! For the token at position p of a prompt, the fake shard reports the log-probability −p. It reports the tokens p, p +
+//! 10, … as the best ones.
 
 use axum::http::StatusCode;
 use model_files::ModelFiles;
@@ -49,7 +49,7 @@ async fn a_text_is_echoed_without_what_the_tokenizer_adds() {
         let tokens = list(choice, "tokens");
         assert_eq!(tokens.len(), num_tokens + 2, "{choice}");
         assert_eq!(tokens[..num_tokens].iter().map(|token| token.as_str().unwrap()).collect::<String>(), text);
-        // The token at index 1 is at position 2 of the model's input.
+        // The tokenizer adds a token at position 0, so the token at index 1 of the text is at position 2.
         let expected = (0..num_tokens).map(|place| if place == 0 { Value::Null } else { json!(-(place as f64 + 1.0)) });
         assert_eq!(list(choice, "token_logprobs")[..num_tokens], expected.collect::<Vec<_>>());
     }

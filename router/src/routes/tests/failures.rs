@@ -1,4 +1,4 @@
-//! Tests of requests that fail: refused, abandoned, or ended by the shard or the server.
+//! Tests of requests that fail: the server refuses them, the client disconnects, or the shard or the server ends them.
 //!
 //! After each test every slot, block and permit must be free again.
 
@@ -88,7 +88,8 @@ async fn too_many_waiting_tokens_are_told_to_come_back() {
     let shard = FakeShard { steps: Arc::new(Semaphore::new(0)), ..FakeShard::default() };
     let steps = Arc::clone(&shard.steps);
     let server = TestServer::start(shard, &["--max-batch-size=1", "--max-queued-tokens=3"]).await;
-    // The prompt has a special token and one more. One step is under way, so the window has room.
+    // The prompt has two tokens: a special token and "a". While the first request runs, the second one waits, and there
+    // is no room in the queue for the two tokens of a third one.
     let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
     let overload = async {
         server.wait_for_metric("tgi_queue_size 1").await;
@@ -104,7 +105,11 @@ async fn too_many_waiting_tokens_are_told_to_come_back() {
     };
     let (first, second, ()) = tokio::join!(server.post("/generate", &body), waiting, overload);
     assert_eq!((first.status, second.status), (StatusCode::OK, StatusCode::OK));
-    assert_eq!(server.post("/generate", &body).await.status, StatusCode::OK, "who has left the queue counts no more");
+    assert_eq!(
+        server.post("/generate", &body).await.status,
+        StatusCode::OK,
+        "a request that has left the queue no longer counts"
+    );
 }
 
 #[tokio::test]
@@ -145,8 +150,8 @@ async fn a_client_that_leaves_gives_everything_back() {
         server.wait_for_metric("tgi_queue_size 1").await;
     };
     tokio::select! {
-        _ = server.post("/generate_stream", &body) => panic!("it cannot end"),
-        _ = server.post("/generate", &body) => panic!("it cannot end"),
+        _ = server.post("/generate_stream", &body) => panic!("the request cannot end"),
+        _ = server.post("/generate", &body) => panic!("the request cannot end"),
         () = are_there => {}
     }
     steps.add_permits(1);
@@ -154,7 +159,7 @@ async fn a_client_that_leaves_gives_everything_back() {
     for line in ["hilo_slots_used 0", "hilo_kv_blocks_used 0", "tgi_queue_size 0"] {
         server.wait_for_metric(line).await;
     }
-    assert_eq!(stats.num_opened.load(Ordering::Relaxed), 1, "the waiting one was never read");
+    assert_eq!(stats.num_opened.load(Ordering::Relaxed), 1, "the waiting request was never read");
 }
 
 #[tokio::test]
@@ -190,7 +195,7 @@ async fn a_row_that_fails_ends_alone_and_everybody_else_goes_on() {
         ),
         (RowFailure::NothingAllowed, "the grammar allows no next token"),
     ] {
-        // "x" is in the prompt, and the third generated token is the last.
+        // A row whose prompt is "x" (token 93) fails after three generated tokens.
         let fails = move |tokens: &[u32]| (tokens.len() == 5 && tokens[1] == 93).then_some(kind);
         let steps = Arc::new(Semaphore::new(0));
         let shard = FakeShard { fails: Arc::new(fails), steps: Arc::clone(&steps), ..FakeShard::default() };

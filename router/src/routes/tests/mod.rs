@@ -1,4 +1,4 @@
-//! Tests of the routes against a fake shard behind a real socket.
+//! Tests of the routes, with a fake shard to which the server connects by a real socket.
 //!
 //! Most failures concern several routes, so the tests are grouped by topic, not by route.
 
@@ -63,7 +63,10 @@ async fn requests_are_named_and_browsers_may_call() {
     let answer = server.send(preflight).await;
     assert_eq!(answer.headers["access-control-allow-origin"], "https://a.example");
     let allowed = answer.headers["access-control-allow-headers"].to_str().unwrap();
-    assert_eq!(allowed, "authorization,content-type,anthropic-version,x-stainless-lang", "whatever SDKs send");
+    assert_eq!(
+        allowed, "authorization,content-type,anthropic-version,x-stainless-lang",
+        "every header that SDKs send is allowed"
+    );
 }
 
 #[tokio::test]

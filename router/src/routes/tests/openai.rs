@@ -1,4 +1,5 @@
-//! Tests of OpenAI's routes: shapes, deltas, stop strings, several choices, errors as its clients read them.
+//! Tests of OpenAI's routes: the shapes of responses, deltas, stop strings, several choices, and errors as OpenAI's
+//! clients read them.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use crate::testing::{Answer, FakeShard, TestServer, json as parse};
 use crate::text::Tokenizer;
 
-/// Returns a shard that says `text` after every prompt, one token for each character in the vocabulary, then ends.
+/// Returns a fake shard that answers every prompt with `text`, one character at a time, then ends the sequence.
 pub(super) fn saying(text: &str) -> FakeShard {
     let tokenizer = Tokenizer::load(&ModelFiles::Demo).unwrap();
     let mut script: Vec<u32> =
@@ -71,7 +72,7 @@ async fn a_chat_streams_who_then_what_then_why() {
     assert_eq!(answer.headers["content-type"], "text/event-stream");
     let chunks = chunks(&answer);
     let ids: Vec<&Value> = chunks.iter().map(|chunk| &chunk["id"]).collect();
-    assert!(ids.iter().all(|id| *id == ids[0]), "one id for all: {ids:?}");
+    assert!(ids.iter().all(|id| *id == ids[0]), "all chunks have the same id: {ids:?}");
     let deltas: Vec<Value> = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap().clone()).collect();
     let choice = |delta: Value, finish_reason: Value| json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish_reason});
     assert_eq!(
@@ -113,7 +114,7 @@ async fn log_probabilities_come_with_bytes() {
     let body = chat(&json!({"logprobs": true, "top_logprobs": 2}));
     let answer = server.post_ok("/v1/chat/completions", &body).await;
     let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
-    assert_eq!(content.len(), 3, "the end is a token too");
+    assert_eq!(content.len(), 3, "the end of the sequence is a token too");
     assert_eq!((&content[0]["token"], &content[0]["bytes"]), (&json!("H"), &json!([72])));
     assert_eq!(content[0]["top_logprobs"].as_array().unwrap().len(), 2);
     let streamed =

@@ -1,4 +1,5 @@
-//! Tests of OpenAI's newer API: shapes, the order of events, and requests that need stored conversations.
+//! Tests of OpenAI's newer API, `/v1/responses`: the shapes of responses, the order of events, and requests that need
+//! stored conversations.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -21,7 +22,7 @@ fn weather() -> Value {
     json!({"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}, "strict": false})
 }
 
-/// Removes the ids, which differ each time.
+/// Replaces the ids, which differ each time, with `null`.
 fn without_ids(mut item: Value) -> Value {
     for key in ["id", "call_id"] {
         if let Some(id) = item.get_mut(key) {

@@ -1,5 +1,5 @@
-//! Tests of several clients on one server: one client's requests must neither block another client nor reveal their
-//! prompts to it.
+//! Tests of several clients on one server: the requests of one client must neither block another client nor reveal
+//! their prompts to that client.
 
 use std::sync::Arc;
 
@@ -48,7 +48,8 @@ async fn a_key_cannot_take_every_permit() {
     assert_eq!(post_as(&server, "one", "/v1/completions", &completion(6)).await.status, StatusCode::OK);
 }
 
-/// Returns the number of cached prompt tokens of each request.
+/// Sends the same prompt once for each key and salt in `asked`, and returns how many prompt tokens were cached each
+/// time.
 async fn num_cached(flags: &[&str], asked: &[(&str, Value)]) -> Vec<String> {
     let server = TestServer::start(FakeShard::default(), flags).await;
     let mut cached = Vec::new();
@@ -74,7 +75,8 @@ async fn keys_do_not_find_each_others_prompts() {
     assert_eq!(shared, ["0", &of_keys[1], &of_keys[1], &of_keys[1]]);
 }
 
-/// Tests repeated prompts, and choices of one request, which would share their prompt otherwise.
+/// Tests repeated prompts and several choices of one request. Both reuse the tokens of the prompt only if the shard can
+/// skip a prefix.
 #[tokio::test]
 async fn of_a_model_that_skips_no_prefix_every_prompt_is_read() {
     let body = json!({"model": "x", "prompt": "word ".repeat(60), "n": 3, "max_tokens": 6, "temperature": 0});

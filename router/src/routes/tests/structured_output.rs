@@ -1,4 +1,4 @@
-//! Tests of texts that must follow a grammar, on every route, alone and beside others.
+//! Tests of texts that must follow a grammar, on several routes, alone and in a batch with other requests.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};

@@ -83,7 +83,7 @@ async fn calls_may_be_parallel_or_not() {
         assert_eq!(
             answer["usage"]["completion_tokens"].as_u64() == num_tokens,
             num_calls == 2,
-            "generation ends with the call"
+            "generation ends after the only call"
         );
     }
 }
@@ -174,7 +174,8 @@ async fn thoughts_are_not_the_answer() {
         let answer = server.post_ok("/v1/chat/completions", &body).await;
         let message = json!({"role": "assistant", "content": "Hi <b>", "reasoning_content": thought});
         assert_eq!(answer["choices"][0]["message"], message);
-        // The thought is counted from the last character of the first mark. Two line breaks follow the second mark.
+        // The tokens of the thought are counted from the last character of the opening mark. Two line breaks follow the
+        // closing mark.
         let num_thought = said.find("Hi").unwrap() - if opened { 0 } else { "<think".len() + 2 };
         assert_eq!(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], num_thought, "{said}");
         let mut body = body;
@@ -187,7 +188,8 @@ async fn thoughts_are_not_the_answer() {
     }
 }
 
-/// Checks that a model must call a tool: the fake shard chooses among all allowed tokens.
+/// Checks that a model must call a tool, with a fake shard that chooses any of the allowed tokens. `said_before` only
+/// identifies the case in messages.
 async fn check_enforced(template: Option<&str>, said_before: &str) {
     let shard = FakeShard { max_total_tokens: 4000, ..FakeShard::default() };
     let server = match template {
@@ -242,7 +244,7 @@ async fn calls_can_be_enforced_in_the_models_format() {
         "<|START_ACTION|>",
         "\"parameters\": dictionary of argument name and its value",
         "<|channel|><|message|>",
-        // Formats whose syntax only their models know.
+        // Formats whose syntax cannot be enforced: the generic format is enforced instead.
         "<start_function_call>",
         "```tool_code",
         "<function=<parameter=",
@@ -293,7 +295,7 @@ async fn an_answer_in_a_form_may_be_a_call_instead() {
         assert_eq!(message["content"].as_str(), content, "{said}: {message}");
         assert_eq!(message["tool_calls"].is_array(), content.is_none(), "{said}: {message}");
     }
-    // Whatever the model prefers, the answer is either the format or a call.
+    // Whichever tokens the model prefers, the answer either has the format or is a call.
     let server = serve_with(template, FakeShard { max_total_tokens: 4000, ..FakeShard::default() }).await;
     for seed in 0..20 {
         let body = with_tools(&json!({"response_format": format, "seed": seed, "max_tokens": 3000}));

@@ -1,8 +1,8 @@
-//! Tests of the responses of TGI's routes, byte for byte: status, names of headers, bodies and events.
-//! docs/compatibility.md lists the differences from TGI.
+//! Tests that compare the responses of TGI's routes with recorded ones, byte for byte: status, headers, bodies and
+//! events. docs/compatibility.md lists the differences from TGI.
 //!
-//! The fake shard's tokens depend only on the prompt, so bodies are equal in each run. Values of headers that vary are
-//! left out.
+//! The fake shard's tokens depend only on the prompt and the sampling parameters, so bodies are equal in each run.
+//! Header values that vary from run to run are left out.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ async fn exchange(server: &TestServer, request: &str, body: &str) -> String {
     transcript(&text, &answer)
 }
 
-/// Returns the sent text with the response.
+/// Returns the text `sent`, followed by the response with its headers sorted.
 fn transcript(sent: &str, answer: &Answer) -> String {
     let mut text = format!("{sent}{}\n", answer.status);
     let mut headers: Vec<String> = answer
@@ -224,7 +224,7 @@ async fn too_late() {
 async fn a_body_that_does_not_come() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
-    // Paused time advances whenever all tasks wait.
+    // While tokio's time is paused, it advances whenever all tasks wait.
     tokio::time::pause();
     let answer = server.send(Request::post("/generate").body(never).unwrap());
     insta::assert_snapshot!(transcript("> POST /generate\n", &answer.await));
