@@ -5,10 +5,10 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The buffers that are not in use. In total there are never more buffers than were once in use at the same time.
+/// The buffers that are not in use. There are never more buffers in total than were in use at the same time.
 static KEPT: Mutex<Vec<Vec<f32>>> = Mutex::new(Vec::new());
 
-/// A buffer of `len` numbers, which returns to [`KEPT`] when it is dropped.
+/// A buffer of `len` values, which returns to [`KEPT`] when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     /// At least `len` values.
@@ -17,7 +17,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Returns a buffer of `len` numbers with unspecified values.
+    /// Returns a buffer of `len` unspecified values.
     pub(crate) fn of(len: usize) -> Self {
         let mut kept = kept();
         let fitting = kept.iter().enumerate().filter(|(_, values)| values.len() >= len);
@@ -25,7 +25,7 @@ impl Scratch {
         let values = match smallest {
             Some(idx) => kept.swap_remove(idx),
             None => {
-                // Frees a buffer that is too small in exchange for the new one.
+                // All free buffers are too small. One of them is dropped in exchange for the new one.
                 kept.pop();
                 drop(kept);
                 vec![0.0; len]

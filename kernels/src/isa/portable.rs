@@ -7,7 +7,7 @@ use super::simd::{Kernel, LANES, Simd};
 
 const HAS_FUSED_MULTIPLY_ADD: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
-/// The token of plain Rust, which needs no CPU feature.
+/// The token for plain Rust code, which needs no CPU feature.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
