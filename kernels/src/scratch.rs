@@ -5,7 +5,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The buffers that are not in use. There are never more buffers in total than were in use at the same time.
+/// The buffers that are not in use. In total there are at most as many buffers as were once in use at the same time.
 static KEPT: Mutex<Vec<Vec<f32>>> = Mutex::new(Vec::new());
 
 /// A buffer of `len` values, which returns to [`KEPT`] when it is dropped.
@@ -25,7 +25,7 @@ impl Scratch {
         let values = match smallest {
             Some(idx) => kept.swap_remove(idx),
             None => {
-                // All free buffers are too small. One of them is dropped in exchange for the new one.
+                // No free buffer is long enough. One of them, if any, is dropped in exchange for the new one.
                 kept.pop();
                 drop(kept);
                 vec![0.0; len]

@@ -23,8 +23,8 @@ pub fn log_softmax(logits: &mut [f32]) {
     logits.iter_mut().for_each(|logit| *logit = normalised.logprob(*logit));
 }
 
-/// Returns the index of the largest logit, the lowest index among equals. NaN is skipped. Returns `None` if no logit is
-/// a number.
+/// Returns the index of the largest logit, the lowest index among equals. NaN is skipped. Returns `None` if there is no
+/// other logit.
 pub fn argmax(logits: &[f32]) -> Option<usize> {
     let max = isa::active().run(Max { logits });
     logits.iter().position(|logit| *logit == max)

@@ -151,8 +151,8 @@ impl Isa {
         }
     }
 
-    /// True if bf16 weights and KV caches are multiplied in pairs, for which x is rounded to bf16. Weights and KV
-    /// caches of other types are multiplied without this rounding.
+    /// True if the instruction set multiplies pairs of bf16 values. Then x is rounded to bf16 for products with bf16
+    /// weights, and so are queries and attention weights for KV caches in bf16 or int8.
     pub fn rounds_to_bf16(self) -> bool {
         match self {
             Self::Portable => false,
