@@ -37,9 +37,9 @@ impl Group {
     /// Joins the group as `rank` of `num_ranks` ranks, without waiting for the others.
     ///
     /// `path` is an existing file in memory, the same for all ranks: a memfd (`/proc/self/fd/N`) or a file on tmpfs. It
-    /// must be empty before the group uses it, and it serves one group only. It takes about half a MiB per rank.
+    /// must be empty before the group uses it, and it serves one group only. The file takes about half a MiB per rank.
     ///
-    /// `deadline` limits each single wait for the other ranks. After it the operation fails.
+    /// `deadline` limits each single wait for the other ranks. After the deadline the operation fails.
     ///
     /// # Errors
     /// When `num_ranks` is 0 or above [`MAX_RANKS`], when `rank` is not below it, when the file cannot be opened, grown
@@ -276,7 +276,7 @@ fn chunk_ranges(len: usize) -> impl Iterator<Item = Range<usize>> {
     (0..num_chunks).map(move |index| index * CHUNK_LEN..((index + 1) * CHUNK_LEN).min(len))
 }
 
-/// The range of a chunk that one rank adds up. The parts cover the chunk; the last ones may be empty.
+/// The range of a chunk that one rank adds up. The parts cover the chunk, and the last parts may be empty.
 fn part_range(len: usize, num_ranks: usize, rank: usize) -> Range<usize> {
     let part_len = len.div_ceil(num_ranks).next_multiple_of(PART_ALIGNMENT);
     (rank * part_len).min(len)..((rank + 1) * part_len).min(len)

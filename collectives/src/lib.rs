@@ -9,7 +9,7 @@
 //! │          arrivals · sleepers · aborted │   one word counts the arrivals of all ranks
 //! │          tickets · turns ended         │
 //! ├────────────────────────────────────────┤
-//! │ ranks    what each does, how far it is │   to compare, and to name missing ranks
+//! │ ranks    operation, count of meetings  │   to compare operations, and to name missing ranks
 //! ├────────────────────────────────────────┤
 //! │ staging  rank 0   [ buffer 0 | 1 ]     │   CHUNK_LEN f32 each, written by its rank alone
 //! │          rank 1   [ buffer 0 | 1 ]     │
@@ -17,7 +17,7 @@
 //!
 //!  rank 0   copy in │ arrive ··wait·· │ compare │ add 0 + 1 ──▶ result
 //!  rank 1   copy in ·· │ arrive wait  │ compare │ add 0 + 1 ──▶ result
-//!                           ▲ a meeting: no rank passes before all have come
+//!                           ▲ a meeting: no rank passes before all have arrived
 //! ```
 //!
 //! 1. Each rank announces its operation and copies a chunk of its values into its staging buffer. Then it arrives: it

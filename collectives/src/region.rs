@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::CollectiveError;
 use crate::operation::Announcement;
 
-/// The largest number of ranks in a group.
+/// The maximum number of ranks in a group.
 pub const MAX_RANKS: usize = 64;
 
 /// The number of values in a staging buffer. Longer messages are split into chunks. Buffers of 128 KiB to 1 MiB are

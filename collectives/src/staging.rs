@@ -24,7 +24,7 @@ impl Place {
     /// A pointer to the first of `len` values of one rank.
     ///
     /// # Panics
-    /// When the buffer has fewer values.
+    /// When the values would exceed the buffer.
     fn of_shard(self, region: &Region, rank: usize, len: usize) -> *mut f32 {
         let is_inside = self.offset <= CHUNK_LEN && len <= CHUNK_LEN - self.offset;
         assert!(is_inside, "{len} values at {} of a buffer of {CHUNK_LEN}", self.offset);
@@ -39,7 +39,7 @@ impl Place {
 /// Copies values into the staging of `rank`.
 ///
 /// # Safety
-/// No other rank or thread may use that part of the staging meanwhile.
+/// No other rank or thread may use the memory that is written meanwhile.
 pub(crate) unsafe fn write(region: &Region, rank: usize, place: Place, values: &[f32]) {
     let staged = place.of_shard(region, rank, values.len());
     // SAFETY: `of_shard` checked the bounds, the caller ensures that nothing else uses this memory, and private memory

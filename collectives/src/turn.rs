@@ -67,7 +67,7 @@ impl Drop for Turn {
         self.region.ranks()[self.rank].num_turns.fetch_sub(1, Ordering::SeqCst);
         let num_ended = &self.region.header().turns.0.num_ended;
         num_ended.fetch_add(1, Ordering::SeqCst);
-        // Turns are rare: a system call for each costs less than counting sleepers.
+        // Turns are rare, so a system call for each costs less than counting the ranks that sleep.
         let _ = futex::wake(num_ended, futex::Flags::empty(), u32::MAX >> 1);
     }
 }

@@ -53,7 +53,7 @@ fn a_rank() {
     match *work {
         "sums" => check_sums(&mut group),
         "crashes" => std::process::abort(),
-        _ => panic!("{work} is not work"),
+        _ => panic!("{work} is not known"),
     }
 }
 

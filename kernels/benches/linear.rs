@@ -33,7 +33,7 @@ fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
     let isa = isa::select(arguments.next().as_deref()).map_err(io::Error::other)?;
     let (dtype, rows) = (arguments.next(), arguments.next());
-    let rows = rows.map(|rows| rows.parse().map_err(|_| io::Error::other(format!("{rows} is no number of rows"))));
+    let rows = rows.map(|rows| rows.parse().map_err(|_| io::Error::other(format!("{rows} is not a number of rows"))));
     let rows = rows.transpose()?.map_or_else(|| ROWS.to_vec(), |rows| vec![rows]);
     let mut out = io::stdout().lock();
     let bandwidth = read_bandwidth(WEIGHTS_BYTES);

@@ -15,13 +15,13 @@ use memmap2::MmapMut;
 
 use crate::isa::Simd;
 
-/// The rows of a block: two AMX tiles.
+/// The number of rows of a block: those of two AMX tiles.
 pub(crate) const BLOCK_ROWS: usize = 32;
-/// The columns of a block: two AMX tiles.
+/// The number of columns of a block: those of two AMX tiles.
 pub(crate) const BLOCK_COLUMNS: usize = 32;
-/// The rows of a tile, and the columns of a tile of sums.
+/// The number of rows of a tile, and of columns of a tile of sums.
 pub(crate) const TILE_SIZE: usize = 16;
-/// The lines of the right-hand side per step: two tiles.
+/// The number of lines of the right-hand side per step: those of two tiles.
 pub(crate) const STEP_LINES: usize = 2 * TILE_SIZE;
 
 /// A cache line of sixteen words: 32 bf16 or 64 int8 values.
@@ -101,7 +101,7 @@ impl Ahead {
 /// A number or an array of numbers, for which zeroed memory is valid.
 ///
 /// # Safety
-/// Every bit pattern must be a value, and the alignment must not exceed that of a page.
+/// Every bit pattern must be a valid value, and the alignment must not exceed that of a page.
 pub(crate) unsafe trait Numbers: Copy {}
 
 // SAFETY: every bit pattern is an integer or a float, and the alignment is at most a line's, 64 bytes.

@@ -1,4 +1,5 @@
-//! Buffers for intermediate results. They are kept for reuse: new memory from the system costs more than filling it.
+//! Buffers for intermediate results. They are kept for reuse, because getting new memory from the system costs more
+//! than filling it.
 //!
 //! Door: [`Scratch`].
 

@@ -4,8 +4,8 @@
 //! one row on the calling thread. Sums have a fixed order: each [`PART_LEN`] logits are summed in sixteen f32 lanes,
 //! and these sums are added in f64.
 //!
-//! A logit of minus infinity has probability 0. If any logit is NaN or plus infinity, every probability and logprob of
-//! the row is NaN.
+//! A logit of minus infinity has probability 0. If any logit is NaN or plus infinity, or all are minus infinity, every
+//! probability and logprob of the row is NaN.
 
 use crate::isa::{self, Isa, Kernel, LANES, Simd};
 

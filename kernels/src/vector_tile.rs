@@ -196,7 +196,7 @@ impl<D: Dots, const RIGHTS: usize> Kernel for RowProducts<'_, D, RIGHTS> {
         let Self { left, rights, sums } = self;
         for right in &rights {
             // The assertion makes this number a constant for the compiler, so that it can unroll the prefetch loop.
-            assert_eq!(right.ahead.lines_per_step, STEP_LINES, "lines that are read once are asked for once");
+            assert_eq!(right.ahead.lines_per_step, STEP_LINES, "each line that is read once must be prefetched once");
         }
         let rows = Rows { left: LeftSide { lines: left, num_rows: 1 }, row: 0 };
         rows.add_vectors::<S, D, 1, NUM_VECTORS, RIGHTS>(simd, rights, 0, sums);

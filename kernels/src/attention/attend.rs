@@ -299,7 +299,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         if E::HAS_SCALES {
             for (query, weights) in queries.iter().zip(weights) {
                 values.scale(simd, weights);
-                // A scale factor may be NaN, and so make a weight of zero NaN.
+                // A scale factor may be NaN, which makes a weight of zero NaN.
                 fill_outside(weights, &query.keys_of_chunk(first_key), 0.0);
             }
         }

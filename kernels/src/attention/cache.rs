@@ -150,7 +150,7 @@ impl KvCache {
 impl<E: KvElement> KeysAndValues<E> {
     fn zeros(places: [usize; 3], dims: [usize; 2]) -> io::Result<Self> {
         let block_size = places[2];
-        assert!(block_size.is_multiple_of(GROUP_SIZE), "blocks of {block_size} are not made of {GROUP_SIZE} each");
+        assert!(block_size.is_multiple_of(GROUP_SIZE), "the block size {block_size} is not a multiple of {GROUP_SIZE}");
         let num_places = places.iter().product();
         let [k, v] = dims.map(|dim| Stored::zeros(num_places, dim));
         Ok(Self { places, dims, k: k?, v: v? })

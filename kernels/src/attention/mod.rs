@@ -80,7 +80,7 @@ fn write(
     for row in rows {
         row.check(shape);
         let end = (row.first_token + row.num_tokens) * width;
-        assert!(end <= tokens.len(), "a row ends at value {end} of {} in tokens", tokens.len());
+        assert!(end <= tokens.len(), "a row ends at value {end}, but tokens hold only {}", tokens.len());
         places.resize(row.num_tokens, 0);
         for kv_head in 0..shape.num_kv_heads {
             row.kv_places(shape, kv_head, row.first_position(), &mut places);

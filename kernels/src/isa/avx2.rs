@@ -35,8 +35,8 @@ impl<const HAS_VNNI: bool> Avx2<HAS_VNNI> {
     }
 }
 
-/// Compiles kernels with the features enabled. They are methods of the kernel, so that the compiler puts their code
-/// into the same unit as the kernel, and a change to a kernel recompiles only that kernel.
+/// Methods that compile a kernel with the features enabled. They belong to the kernel, so that the compiler puts their
+/// code beside that of the kernel and a change to a kernel recompiles only that kernel.
 trait Compile: Kernel + Sized {
     /// # Safety
     /// The CPU must have the features.
@@ -368,7 +368,7 @@ pub(super) unsafe fn sum_halves(halves: [__m256; 4]) -> [f32; 4] {
     sums
 }
 
-/// Adds lanes i + 4 to lanes i.
+/// Returns the sums of lanes i and i + 4.
 ///
 /// # Safety
 /// The CPU must have AVX.

@@ -13,7 +13,7 @@ use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use super::simd::{Kernel, LANES, Simd};
 use crate::lines::{Line, bf16_line};
 
-/// Proof that the CPU has AVX-512 F and BW, and FMA. If `NUM_DOTS` is 1 the CPU also has VNNI, and if it is 2 also VNNI
+/// Proof that the CPU has AVX-512 F and BW, and FMA. If `NUM_DOTS` is 1, the CPU also has VNNI; if 2, it also has VNNI
 /// and BF16.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512<const NUM_DOTS: usize>(());
@@ -44,8 +44,8 @@ impl<const NUM_DOTS: usize> Avx512<NUM_DOTS> {
     }
 }
 
-/// Compiles kernels with the features enabled. They are methods of the kernel, so that the compiler puts their code
-/// into the same unit as the kernel, and a change to a kernel recompiles only that kernel.
+/// Methods that compile a kernel with the features enabled. They belong to the kernel, so that the compiler puts their
+/// code beside that of the kernel and a change to a kernel recompiles only that kernel.
 trait Compile: Kernel + Sized {
     /// # Safety
     /// The CPU must have the features.
@@ -399,7 +399,7 @@ unsafe fn transpose(rows: [__m512i; LANES], to: &mut [Line; LANES]) {
     }
 }
 
-/// Adds lanes i + 8 to lanes i.
+/// Returns the sums of lanes i and i + 8.
 ///
 /// # Safety
 /// The CPU must have AVX-512.

@@ -225,7 +225,7 @@ impl Isa {
             Self::Avx512Bf16 | Self::Amx => {
                 avx512::Avx512::<2>::detect().expect("a chosen instruction set is available").run(kernel)
             }
-            _ => unreachable!("{self} multiplies no pairs of bf16"),
+            _ => unreachable!("{self} does not multiply pairs of bf16"),
         }
     }
 
@@ -321,7 +321,7 @@ mod tests {
         let available = Isa::available();
         assert_eq!(available.contains(&Isa::Amx), available.contains(&Isa::Avx512Bf16));
         if !available.contains(&Isa::Amx) {
-            say_aloud("not tested on this machine: tiles, emulated ones neither, for they need avx512-bf16");
+            say_aloud("not tested on this machine: tiles, not even emulated ones, because they need avx512-bf16");
         }
     }
 

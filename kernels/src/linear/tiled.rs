@@ -2,9 +2,10 @@
 //! outputs.
 //!
 //! Doors: [`linear`], [`gated_mlp`]. The inputs are divided into passes. The lines of x of a pass stay in the
-//! second-level cache, and the sums are kept from pass to pass. A panel is divided into chunks of a few steps if there
-//! are many blocks: a chunk stays in the first-level cache while all blocks use it. With AVX2, whose products prefetch
-//! the rows of the next step, passes are longer, and only unpacked int4 weights are divided into chunks.
+//! second-level cache, and the sums are kept from pass to pass. With many blocks, or with int4 weights, a panel is
+//! divided into chunks of a few steps, so that a chunk stays in the first-level cache while all blocks use it. With
+//! AVX2, whose products prefetch the rows of the next step, passes are longer, and only unpacked int4 weights are
+//! divided into chunks.
 //!
 //! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
 //! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
