@@ -53,7 +53,7 @@ pub enum Isa {
     /// AVX-512 with BF16 and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
-    /// AMX for products of bf16 and int8 matrices, AVX-512 with BF16 and VNNI for everything else.
+    /// AMX for products of bf16, int8 and unpacked int4 matrices, AVX-512 with BF16 and VNNI for everything else.
     #[cfg(target_arch = "x86_64")]
     Amx,
 }

@@ -1,7 +1,7 @@
 //! Sixteen lanes in plain Rust, which the compiler vectorises for whatever the compilation target guarantees.
 //!
-//! Multiply-add is fused only where the target has an instruction for it (a software one would be far slower), so on
-//! x86-64 the results differ from AVX2 and AVX-512 in the last bits.
+//! Multiply-add is fused only where the target has an instruction for it (a fused one in software would be far slower),
+//! so in a default build for x86-64 the results differ from AVX2 and AVX-512 in the last bits.
 
 use super::simd::{Kernel, LANES, Simd};
 

@@ -84,7 +84,7 @@ pub(crate) trait Simd: Copy {
     /// Loads one part of each word of four bytes, in the form that [`Simd::add_dots`] takes.
     #[inline(always)]
     fn load_quads(self, words: &[u32; LANES], _part: usize) -> Self::Integers {
-        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes with an offset or in parts need their own function") };
+        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes are neither offset nor split") };
         self.load_words(words)
     }
 
@@ -103,7 +103,7 @@ pub(crate) trait Simd: Copy {
         group: Int4Group<'_>,
         x: &[GroupOfX<'_>; ROWS],
     ) {
-        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes with an offset or in parts need their own function") };
+        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes are neither offset nor split") };
         let mut dots = [self.load_integers(&[0; LANES]); ROWS];
         for idx in 0..GROUP_LINES {
             let [low, high] = group.centred(idx);
