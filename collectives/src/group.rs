@@ -208,7 +208,7 @@ impl Group {
         }
     }
 
-    /// Announces an operation. The other ranks compare it with theirs after its first meeting.
+    /// Announces an operation, which the other ranks compare with their own operation after the first meeting.
     fn begin(&mut self, operation: Operation) -> Result<(), CollectiveError> {
         self.rendezvous.check_alive()?;
         self.num_operations += 1;
@@ -217,7 +217,8 @@ impl Group {
         Ok(())
     }
 
-    /// Compares the announced operations of all ranks with this one. The ranks must have had the first meeting of it.
+    /// Compares the announced operations of all ranks with `operation`. All ranks must have arrived at its first
+    /// meeting.
     fn compare(&self, operation: Operation) -> Result<(), CollectiveError> {
         for (other_rank, words) in self.rendezvous.region().ranks().iter().enumerate() {
             let (other_ordinal, other_operation) = words.announcements.0[self.announcement()].read();

@@ -68,8 +68,8 @@ impl Announcement {
         self.num_values.store(num_values as u64, Ordering::Relaxed);
     }
 
-    /// Returns the ordinal and the operation. The ranks must have had the first meeting of the operation. The values
-    /// are only for comparisons and messages, never for bounds.
+    /// Returns the ordinal and the operation. All ranks must have arrived at the first meeting of the operation. The
+    /// values are only for comparisons and messages, never for bounds.
     pub(crate) fn read(&self) -> (u64, Operation) {
         let num_rows = self.num_rows.load(Ordering::Relaxed) as usize;
         let num_values = self.num_values.load(Ordering::Relaxed) as usize;

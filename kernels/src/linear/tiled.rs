@@ -40,7 +40,7 @@ const CHUNK_STEPS: usize = 8;
 /// The minimum number of blocks for which chunks pay. Fewer blocks do not use a chunk often enough to make up for
 /// storing their sums after each chunk.
 const MIN_CHUNKED_BLOCKS: usize = 8;
-/// The maximum number of rows that vectors multiply with int4 weights although there are tiles. Vectors finish so few
+/// The maximum number of rows that vectors multiply with int4 weights although there are tiles. Vectors finish these
 /// rows before the weights would have been unpacked for tiles.
 const MAX_INT4_VECTOR_ROWS: usize = 8;
 /// The maximum number of panels of a part if their sums are kept from pass to pass: at most 2 MiB of sums.
