@@ -1,8 +1,8 @@
 //! `cargo bench -p collectives --bench all_reduce`: measures an all-reduce between two and four processes.
 //!
-//! The benchmark starts one process of itself per rank. All ranks meet before each call, so that no earlier work is
-//! part of the measured time, which is the slowest rank's. It prints the load average: on a busy machine, p99 rises
-//! first.
+//! The benchmark starts one process of itself per rank. The time of a call is that of the slowest rank. All ranks meet
+//! before each call, so that the time contains no earlier work. The benchmark prints the load average, because on a
+//! busy machine p99 rises first.
 
 use std::fs;
 use std::io::{self, Write};
@@ -40,7 +40,7 @@ fn main() -> io::Result<()> {
 }
 
 fn start_ranks(num_ranks: usize) -> io::Result<()> {
-    // No close-on-exec, so the ranks inherit it.
+    // The file has no close-on-exec flag, so the ranks inherit it.
     let memory = rustix::fs::memfd_create("all_reduce", MemfdFlags::empty())?;
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let start = |rank: usize| {

@@ -10,15 +10,17 @@ use crate::region::MAX_RANKS;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    #[error("a group of {num_ranks} ranks is not supported: allowed are 1 to {MAX_RANKS}")]
+    #[error("a group of {num_ranks} ranks is not supported: the number must be from 1 to {MAX_RANKS}")]
     WorldSize { num_ranks: usize },
     #[error("rank is {rank}: it must be below the number of ranks, {num_ranks}")]
     Rank { rank: usize, num_ranks: usize },
-    #[error("cannot share {path}")]
+    #[error("the file {path} cannot be opened and mapped as shared memory")]
     File { path: PathBuf, source: std::io::Error },
     #[error("{path} is used for something else: it must be empty when the first rank opens it")]
     NotAGroup { path: PathBuf },
-    #[error("{path} is shared by ranks of another version: {found}, this one is {version}")]
+    #[error(
+        "{path} has layout {found} of shared memory, but this rank uses layout {version}: all ranks must be of one version"
+    )]
     OtherVersion { path: PathBuf, found: u16, version: u16 },
     #[error("{path} is shared by {found} ranks, but this rank belongs to a group of {num_ranks}")]
     OtherWorldSize { path: PathBuf, found: usize, num_ranks: usize },
@@ -26,7 +28,7 @@ pub enum CollectiveError {
     RankTaken { rank: usize, path: PathBuf },
     #[error(
         "all-gather of {num_values} values in {num_rows} rows from each of {num_ranks} ranks into {num_gathered}: \
-         rows must divide the values, and there must be room for those of all ranks"
+         the number of rows must divide the number of values, and the result must hold the values of all ranks"
     )]
     Lengths { num_values: usize, num_rows: usize, num_ranks: usize, num_gathered: usize },
     /// Ranks run different operations. This is a defect of the callers; every rank reports it.
@@ -42,7 +44,8 @@ pub enum CollectiveError {
         other_ordinal: u64,
         other_operation: Operation,
     },
-    /// The `missing` ranks did not come in time. For a turn they are the ranks that hold one.
+    /// The `missing` ranks did not arrive before the deadline. In a wait for a turn, `missing` are the ranks that hold
+    /// a turn.
     #[error("{operation}: waited {after:?} for {}", name_ranks(.missing))]
     Deadline { operation: Operation, missing: Vec<usize>, after: Duration },
     /// A rank called [`abort`](crate::Group::abort), failed an operation, or left the group.
@@ -55,7 +58,7 @@ pub enum CollectiveError {
 fn name_ranks(ranks: &[usize]) -> String {
     let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
     match names.len() {
-        // Only for turns: a rank before this one drew a ticket, but neither holds a turn nor has ended it.
+        // Happens only in a wait for a turn: an earlier rank drew a ticket, but neither holds a turn nor has ended one.
         0 => "a rank that is gone".into(),
         1 => format!("rank {}", names[0]),
         _ => format!("ranks {}", names.join(", ")),

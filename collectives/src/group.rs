@@ -12,11 +12,11 @@ use crate::rendezvous::Rendezvous;
 use crate::staging::{self, Place};
 use crate::{CollectiveError, Operation, Turn};
 
-/// The length from which a chunk is added up in parts, if there are more than two ranks. For shorter ones a second
-/// meeting takes longer than reading the chunks of all ranks (measured with four).
+/// The minimum length, in values, of a chunk that is added up in parts, if there are more than two ranks. For a shorter
+/// chunk, the second meeting takes longer than reading the chunks of all ranks (measured with four ranks).
 const MIN_DIVIDED_LEN: usize = 8 << 10;
 
-/// In values (128 bytes), so that no two parts of a chunk share a cache line.
+/// The alignment of a part, in values. 32 values are 128 bytes, so no two parts of a chunk share a cache line.
 const PART_ALIGNMENT: usize = 32;
 
 /// One rank's membership in the group of all ranks of a host.
@@ -37,13 +37,14 @@ impl Group {
     /// Joins the group as `rank` of `num_ranks` ranks, without waiting for the others.
     ///
     /// `path` is an existing file in memory, the same for all ranks: a memfd (`/proc/self/fd/N`) or a file on tmpfs. It
-    /// must be empty before the group uses it, and it serves one group only. It takes about half a MiB per rank.
+    /// must be empty before the group uses it, and it serves one group only. The file takes about half a MiB per rank.
     ///
-    /// `deadline` limits each single wait for the other ranks. After it the operation fails.
+    /// `deadline` limits each single wait for the other ranks. After the deadline the operation fails.
     ///
     /// # Errors
-    /// When `num_ranks` is not allowed or `rank` is not below it, when the file cannot be grown and mapped, and when
-    /// the file belongs to a group of another size or already has this rank.
+    /// When `num_ranks` is 0 or above [`MAX_RANKS`], when `rank` is not below it, when the file cannot be opened, grown
+    /// or mapped, and when the file has other contents, is of another version, belongs to a group of another size, or
+    /// already has this rank.
     pub fn open(path: &Path, rank: usize, num_ranks: usize, deadline: Duration) -> Result<Self, CollectiveError> {
         if !(1..=MAX_RANKS).contains(&num_ranks) {
             return Err(CollectiveError::WorldSize { num_ranks });
@@ -92,12 +93,13 @@ impl Group {
         self.abort_if_failed(result)
     }
 
-    /// Waits until fewer than `max_at_once` ranks (0 counts as 1) have a turn, in order of arrival. All ranks must pass
-    /// the same limit. While this rank waits, `waiting` is called a few times a second.
+    /// Waits until fewer than `max_at_once` ranks have a turn, and takes a turn. Ranks take turns in order of arrival.
+    /// All ranks must pass the same limit; 0 counts as 1. While this rank waits, it calls `waiting` a few times a
+    /// second.
     ///
     /// # Errors
-    /// [`CollectiveError::Deadline`] when no turn has ended within the deadline; it names the ranks that have one.
-    /// [`CollectiveError::Aborted`].
+    /// [`CollectiveError::Deadline`] when no turn has ended within the deadline; the error names the ranks that have
+    /// one. [`CollectiveError::Aborted`].
     pub fn take_turn(&mut self, max_at_once: usize, waiting: &mut dyn FnMut()) -> Result<Turn, CollectiveError> {
         let rendezvous = &self.rendezvous;
         let result = Turn::take(rendezvous.region(), rendezvous.rank(), max_at_once, rendezvous.deadline(), waiting);
@@ -140,7 +142,8 @@ impl Group {
         Ok(())
     }
 
-    /// Each rank adds up one part and reads the sums of the others. With N ranks a rank reads two chunks instead of N.
+    /// Adds up a chunk in parts: each rank adds up one part and reads the sums of the other parts. So a rank reads two
+    /// chunks in all, instead of one from each rank.
     fn sum_in_parts(&mut self, operation: Operation, chunk: &mut [f32]) -> Result<(), CollectiveError> {
         let (rank, num_ranks, buffer) = (self.rank(), self.num_ranks(), self.buffer);
         let own = part_range(chunk.len(), num_ranks, rank);
@@ -190,7 +193,7 @@ impl Group {
         Ok(())
     }
 
-    /// Copies the chunk `range` of one rank's part from its staging to its place in the rows.
+    /// Copies the values `range` of one rank's part from the rank's staging buffer into the rows of `gathered`.
     fn place_in_rows(&self, rank: usize, range: Range<usize>, row_len: usize, gathered: &mut [f32]) {
         let mut position = range.start;
         while position < range.end {
@@ -198,14 +201,14 @@ impl Group {
             let len = (row_len - column).min(range.end - position);
             let start = (row * self.num_ranks() + rank) * row_len + column;
             let place = Place { buffer: self.buffer, offset: position - range.start };
-            // SAFETY: all ranks have staged this chunk, because they have met, and do not write to it before the next
-            // meeting.
+            // SAFETY: all ranks have staged this chunk, because they have met, and none writes to its buffer before the
+            // next meeting.
             unsafe { staging::read(self.rendezvous.region(), rank, place, &mut gathered[start..start + len]) };
             position += len;
         }
     }
 
-    /// Announces an operation, to be compared at its first meeting.
+    /// Announces an operation, which the other ranks compare with their own operation after the first meeting.
     fn begin(&mut self, operation: Operation) -> Result<(), CollectiveError> {
         self.rendezvous.check_alive()?;
         self.num_operations += 1;
@@ -214,7 +217,8 @@ impl Group {
         Ok(())
     }
 
-    /// Compares the operations of all ranks, after the first meeting.
+    /// Compares the announced operations of all ranks with `operation`. All ranks must have arrived at its first
+    /// meeting.
     fn compare(&self, operation: Operation) -> Result<(), CollectiveError> {
         for (other_rank, words) in self.rendezvous.region().ranks().iter().enumerate() {
             let (other_ordinal, other_operation) = words.announcements.0[self.announcement()].read();
@@ -267,13 +271,13 @@ impl Drop for Group {
     }
 }
 
-/// The ranges of the chunks of a message: at least one, so that ranks meet for an empty message too.
+/// The ranges of the chunks of a message. There is at least one, so that ranks meet for an empty message too.
 fn chunk_ranges(len: usize) -> impl Iterator<Item = Range<usize>> {
     let num_chunks = len.div_ceil(CHUNK_LEN).max(1);
     (0..num_chunks).map(move |index| index * CHUNK_LEN..((index + 1) * CHUNK_LEN).min(len))
 }
 
-/// The range of a chunk that one rank adds up. The parts cover the chunk; the last ones may be empty.
+/// The range of a chunk that one rank adds up. The parts cover the chunk, and the last parts may be empty.
 fn part_range(len: usize, num_ranks: usize, rank: usize) -> Range<usize> {
     let part_len = len.div_ceil(num_ranks).next_multiple_of(PART_ALIGNMENT);
     (rank * part_len).min(len)..((rank + 1) * part_len).min(len)

@@ -9,7 +9,7 @@
 //! │          arrivals · sleepers · aborted │   one word counts the arrivals of all ranks
 //! │          tickets · turns ended         │
 //! ├────────────────────────────────────────┤
-//! │ ranks    what each does, how far it is │   to compare, and to name missing ranks
+//! │ ranks    operation, count of meetings  │   to compare operations, and to name missing ranks
 //! ├────────────────────────────────────────┤
 //! │ staging  rank 0   [ buffer 0 | 1 ]     │   CHUNK_LEN f32 each, written by its rank alone
 //! │          rank 1   [ buffer 0 | 1 ]     │
@@ -17,22 +17,24 @@
 //!
 //!  rank 0   copy in │ arrive ··wait·· │ compare │ add 0 + 1 ──▶ result
 //!  rank 1   copy in ·· │ arrive wait  │ compare │ add 0 + 1 ──▶ result
-//!                           ▲ a meeting: no rank passes before all have come
+//!                           ▲ a meeting: no rank passes before all have arrived
 //! ```
 //!
 //! 1. Each rank announces its operation and copies a chunk of its values into its staging buffer. Then it arrives: it
 //!    adds one to the count of arrivals (release).
-//! 2. When all ranks have arrived (acquire), each compares the operations of the others with its own. A difference is
-//!    [`CollectiveError::OutOfStep`]: never a hang, never a wrong number.
-//! 3. Every rank adds up the staged values, from rank 0 to rank N−1, separately for each element. So the bits depend
-//!    neither on the rank nor on the chunk. With more than two ranks, large chunks are added up in parts instead: each
-//!    rank adds up one part, and the others read it after a second meeting. The sums and their order are the same.
-//! 4. The next chunk uses the other buffer. A rank that has come to its meeting has finished reading the chunk before,
+//! 2. When all ranks have arrived (acquire), each compares the operations of the others with its own. If two differ,
+//!    the result is the error [`CollectiveError::OutOfStep`] instead of a hang or a wrong sum.
+//! 3. Every rank adds up the staged values, from rank 0 to rank N−1, separately for each element. So the bits of a sum
+//!    are the same on all ranks, and do not depend on how the values are cut into chunks. With more than two ranks,
+//!    large chunks are added up in parts instead: each rank adds up one part, and the others read it after a second
+//!    meeting. The order of the additions stays the same, and so do the sums.
+//! 4. The next chunk uses the other buffer. A rank that arrives at a meeting has finished reading the previous chunk,
 //!    so one meeting per chunk keeps a buffer from being overwritten while it is read.
 //!
-//! A wait spins for a microsecond, then yields the core between checks, and then sleeps in the kernel (futex). The
-//! system call to wake ranks is made only if some sleep. Every wait has a deadline, and its error names the missing
-//! ranks. An operation that fails aborts the group for good: every wait of every rank ends with
+//! A rank that waits at a meeting spins for a microsecond if there is a core for every rank, then yields its core
+//! between checks, and then sleeps in the kernel (futex). The last rank to arrive makes the system call that wakes the
+//! others only if some of them sleep. Every wait has a deadline, and its error names the missing ranks. An operation
+//! that fails aborts the group for good: every unfinished or later wait of every rank ends with
 //! [`CollectiveError::Aborted`]. A rank that crashes leaves no message; the others notice at the deadline.
 //!
 //! The crate knows no model, starts no process or thread, reads no environment variables and logs nothing. Linux only.

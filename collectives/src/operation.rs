@@ -21,7 +21,7 @@ pub enum Operation {
     Turn {
         max_at_once: usize,
     },
-    /// Another rank announced a kind that this one does not know.
+    /// Another rank announced an operation of a kind that this rank does not know.
     Unknown {
         kind: u64,
     },
@@ -41,8 +41,8 @@ impl fmt::Display for Operation {
 }
 
 /// One rank's operation in shared memory. The rank writes it before the operation's first meeting, and the others read
-/// it afterwards. Each rank has two and alternates, so that a fast rank's next operation does not overwrite the one
-/// that a slow rank still compares.
+/// it afterwards. Each rank has two announcements and alternates between them, so that a fast rank's next operation
+/// does not overwrite the one that a slow rank still compares.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Announcement {
@@ -68,8 +68,8 @@ impl Announcement {
         self.num_values.store(num_values as u64, Ordering::Relaxed);
     }
 
-    /// Returns ordinal and operation, after the meeting at which the rank arrived. Only for comparisons and messages,
-    /// never for bounds.
+    /// Returns the ordinal and the operation. All ranks must have arrived at the first meeting of the operation. The
+    /// values are only for comparisons and messages, never for bounds.
     pub(crate) fn read(&self) -> (u64, Operation) {
         let num_rows = self.num_rows.load(Ordering::Relaxed) as usize;
         let num_values = self.num_values.load(Ordering::Relaxed) as usize;

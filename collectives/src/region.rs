@@ -1,4 +1,5 @@
-//! The memory that the ranks share: its layout, and how a file is mapped. Its size depends only on the number of ranks.
+//! The memory that the ranks share: its layout, and how a file is mapped. The size of the memory depends only on the
+//! number of ranks.
 //!
 //! Zeros are the state before the first operation, so a new file needs no initialisation for which ranks could race.
 //! The first rank sets the first word, which identifies the file, and every rank checks it.
@@ -17,11 +18,11 @@ use rustix::io::Errno;
 use crate::CollectiveError;
 use crate::operation::Announcement;
 
-/// The largest number of ranks in a group.
+/// The maximum number of ranks in a group.
 pub const MAX_RANKS: usize = 64;
 
-/// The number of values in a staging buffer. Longer messages are split. The benchmark shows no gain from 128 KiB to 1
-/// MiB; both buffers of 256 KiB fit into a second-level cache.
+/// The number of values in a staging buffer. Longer messages are split into chunks. Buffers of 128 KiB to 1 MiB are
+/// equally fast in the benchmark; two buffers of 256 KiB fit into a second-level cache.
 pub const CHUNK_LEN: usize = 64 << 10;
 
 /// The number of staging buffers of one rank.
@@ -37,11 +38,11 @@ const BUFFER_BYTES: usize = CHUNK_LEN * size_of::<f32>();
 #[repr(C, align(128))]
 pub(crate) struct Apart<T>(pub(crate) T);
 
-/// The words that are not those of one rank.
+/// The words that all ranks write: identity, counters, the abort, and the turns.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Header {
-    /// Magic, version and number of ranks; 0 before the first rank has come.
+    /// Magic, version and number of ranks; 0 before the first rank has opened the file.
     identity: Apart<AtomicU64>,
     /// Twice the number of arrivals of all ranks. Bit 0 is set if the group is aborted. Wraps around.
     pub(crate) arrivals: Apart<AtomicU32>,
@@ -52,8 +53,8 @@ pub(crate) struct Header {
     pub(crate) turns: Apart<Turns>,
 }
 
-/// Turns are tickets. A rank draws the next number, and its turn begins when enough of the turns before it have ended.
-/// Both counts wrap around.
+/// The counters of turns. A rank draws the next ticket, and its turn begins when enough of the turns before it have
+/// ended. Both counters wrap around.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Turns {
@@ -68,7 +69,7 @@ pub(crate) struct RankWords {
     pub(crate) announcements: Apart<[Announcement; 2]>,
     /// The number of meetings to which this rank has come. Wraps around.
     pub(crate) num_meetings: Apart<AtomicU32>,
-    /// The number of turns that it holds.
+    /// The number of turns that this rank holds.
     pub(crate) num_turns: AtomicU32,
     joined: AtomicU32,
 }
@@ -87,7 +88,7 @@ impl Region {
     pub(crate) fn open(path: &Path, rank: usize, num_ranks: usize) -> Result<Self, CollectiveError> {
         let failed = |source| CollectiveError::File { path: path.into(), source };
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
-        // Checked before the file grows, so that a file of another program stays as it was.
+        // The identity is checked before the file grows, so that a file of another program stays unchanged.
         check_identity(path, stored_identity(&file).map_err(failed)?, num_ranks)?;
         grow(&file, size_bytes(num_ranks)).map_err(failed)?;
         let mapping = MmapOptions::new().len(size_bytes(num_ranks)).populate().map_raw(&file).map_err(failed)?;
@@ -112,8 +113,8 @@ impl Region {
 
     /// The words of all ranks.
     pub(crate) fn ranks(&self) -> &[RankWords] {
-        // SAFETY: from its second page on the mapping contains `num_ranks` of them (see `staging_offset`), and it
-        // lives as long as `self`. They are aligned, as a page is. They consist of atomics, as in `header`.
+        // SAFETY: from its second page on the mapping contains `num_ranks` of these structs (see `staging_offset`), and
+        // it lives as long as `self`. They are aligned, because a page is, and they consist of atomics, as in `header`.
         unsafe {
             let first = self.mapping.as_ptr().add(PAGE_BYTES).cast::<RankWords>();
             std::slice::from_raw_parts(first, self.num_ranks)
@@ -144,7 +145,7 @@ fn identity(num_ranks: usize) -> u64 {
     u64::from(MAGIC) << 32 | u64::from(VERSION) << 16 | num_ranks as u64
 }
 
-/// The identity in the file; 0 if there is none yet.
+/// Returns the identity that the file contains, or 0 if it has none yet.
 fn stored_identity(file: &File) -> std::io::Result<u64> {
     let mut word = [0; size_of::<u64>()];
     match file.read_exact_at(&mut word, 0) {

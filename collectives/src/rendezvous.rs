@@ -1,8 +1,8 @@
 //! Meetings of all ranks: arriving, waiting for the others, and aborting the group.
 //!
 //! A single word counts the arrivals of all ranks. A waiting rank therefore watches only one cache line, and the rank
-//! that arrives last knows it. An abort sets the word's lowest bit. Ranks sleep on this word, so none misses an abort
-//! between its last check and its sleep.
+//! that arrives last knows that it is the last. An abort sets the word's lowest bit. Ranks sleep on this word, so none
+//! misses an abort between its last check and its sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,17 +18,18 @@ use crate::{CollectiveError, Operation};
 const ABORTED: u32 = 1;
 const ONE_ARRIVAL: u32 = 2;
 
-/// The time for which a rank spins, if each rank has its own core: the usual difference between ranks in step.
+/// The time for which a waiting rank spins, if there is a core for every rank. It is the usual time between the
+/// arrivals of ranks that run in step.
 const SPIN: Duration = Duration::from_micros(1);
 
 /// The number of checks between two reads of the clock while a rank spins.
 const LOOKS_PER_ROUND: usize = 32;
 
-/// The time after that for which a rank checks and yields its core. On a free core yielding is as good as spinning. On
-/// a shared core the missing rank may be the one that needs it.
+/// The time, after the spinning, for which a waiting rank yields its core between checks. If no other thread needs the
+/// core, yielding is as good as spinning. Otherwise the thread that needs it may be a missing rank.
 const YIELD: Duration = Duration::from_micros(200);
 
-/// One rank's part in the meetings.
+/// One rank's side of the meetings.
 #[derive(Debug)]
 pub(crate) struct Rendezvous {
     region: Arc<Region>,
@@ -62,8 +63,8 @@ impl Rendezvous {
         self.deadline
     }
 
-    /// Arrives, and returns when all ranks have arrived. Then everything that a rank wrote before its arrival is
-    /// visible.
+    /// Arrives, and returns when all ranks have arrived. Then everything that any rank wrote before its arrival is
+    /// visible to this rank.
     ///
     /// # Errors
     /// [`CollectiveError::Deadline`] and [`CollectiveError::Aborted`]. A rank that leaves after this meeting causes no
@@ -73,7 +74,7 @@ impl Rendezvous {
         let target = self.num_meetings.wrapping_mul(self.region.num_ranks() as u32).wrapping_mul(ONE_ARRIVAL);
         let arrivals = &self.region.header().arrivals.0;
         // Release: a rank that counts this arrival sees what this rank wrote, because the additions of other ranks
-        // continue the release sequence. Sequentially consistent for `wake`.
+        // continue the release sequence. The order is sequentially consistent because `wake` needs it.
         let before = arrivals.fetch_add(ONE_ARRIVAL, Ordering::SeqCst);
         self.region.ranks()[self.rank].num_meetings.0.store(self.num_meetings, Ordering::Release);
         if is_reached(before.wrapping_add(ONE_ARRIVAL), target) {
@@ -89,26 +90,27 @@ impl Rendezvous {
     /// Checks that no rank has aborted the group.
     ///
     /// # Errors
-    /// [`CollectiveError::Aborted`], which names the rank.
+    /// [`CollectiveError::Aborted`], which names the rank that aborted it.
     pub(crate) fn check_alive(&self) -> Result<(), CollectiveError> {
         check_alive(&self.region)
     }
 
-    /// Aborts the group, unless a rank has already.
+    /// Aborts the group, unless a rank has already aborted it.
     pub(crate) fn abort(&self) {
         let header = self.region.header();
         let mine = self.rank as u32 + 1;
-        // The first rank stays in the word: it is the cause, later ones are consequences.
+        // The word keeps the first rank that aborts, because that rank is the cause and later aborts are its
+        // consequences.
         let _ = header.aborted_by.0.compare_exchange(0, mine, Ordering::SeqCst, Ordering::SeqCst);
         header.arrivals.0.fetch_or(ABORTED, Ordering::SeqCst);
-        // The words have no other users than ranks of this group, and a caller could not use an error here.
+        // Errors are ignored: only ranks of this group use the words, and a caller could do nothing about an error.
         let _ = futex::wake(&header.arrivals.0, futex::Flags::empty(), u32::MAX >> 1);
         let _ = futex::wake(&header.turns.0.num_ended, futex::Flags::empty(), u32::MAX >> 1);
     }
 
     /// Wakes the ranks that sleep. A rank counts itself as a sleeper before its last check of the arrivals, and the
-    /// last rank counts its arrival before it checks the sleepers. These four operations have one order, so at least
-    /// one of the two sees the other.
+    /// last rank counts its arrival before it checks the sleepers. These four operations are sequentially consistent,
+    /// so at least one of the two ranks sees what the other has counted.
     fn wake(&self) {
         let header = self.region.header();
         if header.sleepers.0.load(Ordering::SeqCst) != 0 {
@@ -116,7 +118,8 @@ impl Rendezvous {
         }
     }
 
-    /// Spins, then yields. Returns true if all ranks arrived meanwhile.
+    /// Spins, then yields. Returns true if all ranks have arrived, and false if the time is over or the group is
+    /// aborted.
     fn looks_until(&self, target: u32) -> bool {
         let arrivals = &self.region.header().arrivals.0;
         let start = Instant::now();
@@ -161,7 +164,7 @@ impl Rendezvous {
             let left = self.deadline.saturating_sub(start.elapsed());
             if left.is_zero() {
                 let missing = self.missing();
-                // The last rank has arrived just now; its own count shows it.
+                // If no rank is missing, the last one has arrived after the check above.
                 return if missing.is_empty() {
                     Ok(())
                 } else {
@@ -172,8 +175,8 @@ impl Rendezvous {
         }
     }
 
-    /// The ranks that have not come to this rank's meeting. A rank increments its count after its arrival, so one that
-    /// dies in between is missing too.
+    /// The ranks that have not come to this rank's meeting. A rank increments its count after its arrival, so a rank
+    /// that dies in between counts as missing too.
     fn missing(&self) -> Vec<usize> {
         let is_missing = |rank: &usize| {
             let theirs = self.region.ranks()[*rank].num_meetings.0.load(Ordering::Acquire);
@@ -198,8 +201,8 @@ pub(crate) fn check_alive(region: &Region) -> Result<(), CollectiveError> {
     }
 }
 
-/// Sleeps until a rank wakes this one, for at most `limit`, unless `word` differs from `seen`. It may also return for
-/// no reason.
+/// Sleeps until another rank wakes this one, at most for `limit`. Returns at once if `word` is not `seen`, and may
+/// return early for no reason.
 pub(crate) fn sleep_while(word: &AtomicU32, seen: u32, limit: Duration) -> Result<(), CollectiveError> {
     // A limit too long for the kernel's clock means no limit. The caller checks its own clock anyway.
     let limit = futex::Timespec::try_from(limit).ok();

@@ -9,11 +9,11 @@ use std::ptr;
 
 use crate::region::{CHUNK_LEN, Region};
 
-/// The number of values added up at a time, so that a sum over many ranks stays in the first-level cache until it is
-/// complete.
+/// The number of values that are added up over all ranks before the next ones, so that the sums stay in the first-level
+/// cache until they are complete.
 const BLOCK_LEN: usize = 1024;
 
-/// An offset, in values, in one of the two buffers of each rank.
+/// A position in the staging of a rank: one of its two buffers, and an offset in values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) buffer: usize,
@@ -24,7 +24,7 @@ impl Place {
     /// A pointer to the first of `len` values of one rank.
     ///
     /// # Panics
-    /// When the buffer has fewer values.
+    /// When the values would exceed the buffer.
     fn of_shard(self, region: &Region, rank: usize, len: usize) -> *mut f32 {
         let is_inside = self.offset <= CHUNK_LEN && len <= CHUNK_LEN - self.offset;
         assert!(is_inside, "{len} values at {} of a buffer of {CHUNK_LEN}", self.offset);
@@ -39,22 +39,22 @@ impl Place {
 /// Copies values into the staging of `rank`.
 ///
 /// # Safety
-/// No other rank or thread may use that part of the staging meanwhile.
+/// No other rank or thread may use the memory that is written meanwhile.
 pub(crate) unsafe fn write(region: &Region, rank: usize, place: Place, values: &[f32]) {
     let staged = place.of_shard(region, rank, values.len());
-    // SAFETY: `of_shard` checked the bounds, the caller keeps others away, and private memory does not overlap the
-    // mapping.
+    // SAFETY: `of_shard` checked the bounds, the caller ensures that nothing else uses this memory, and private memory
+    // does not overlap the mapping.
     unsafe { ptr::copy_nonoverlapping(values.as_ptr(), staged, values.len()) }
 }
 
 /// Copies values out of the staging of `rank`.
 ///
 /// # Safety
-/// The staging must have happened before, and nothing may write to that part meanwhile.
+/// The rank must have staged the values before, ordered by a meeting, and nothing may write to them meanwhile.
 pub(crate) unsafe fn read(region: &Region, rank: usize, place: Place, values: &mut [f32]) {
     let staged = place.of_shard(region, rank, values.len());
-    // SAFETY: `of_shard` checked the bounds, the caller keeps writers away, every bit pattern is an f32, and private
-    // memory does not overlap the mapping.
+    // SAFETY: `of_shard` checked the bounds, the caller ensures that nothing writes this memory, every bit pattern is
+    // an f32, and private memory does not overlap the mapping.
     unsafe { ptr::copy_nonoverlapping(staged, values.as_mut_ptr(), values.len()) }
 }
 
@@ -64,18 +64,18 @@ pub(crate) unsafe fn read(region: &Region, rank: usize, place: Place, values: &m
 /// As for [`read`], for all ranks.
 pub(crate) unsafe fn sum(region: &Region, place: Place, sums: &mut [f32]) {
     if region.num_ranks() == 1 {
-        // SAFETY: the caller promised the same for all ranks.
+        // SAFETY: the caller ensures what `read` requires.
         return unsafe { read(region, 0, place, sums) };
     }
     for (index, block) in sums.chunks_mut(BLOCK_LEN).enumerate() {
         let place = place.after(index * BLOCK_LEN);
         let staged = |rank| place.of_shard(region, rank, block.len()).cast_const();
         let (first, second) = (staged(0), staged(1));
-        // SAFETY: `of_shard` checked the bounds, and the caller promised that nothing writes.
+        // SAFETY: `of_shard` checked the bounds, and the caller ensures that nothing writes the values.
         unsafe { add_two(first, second, block) };
         for rank in 2..region.num_ranks() {
             let next = place.of_shard(region, rank, block.len());
-            // SAFETY: as above.
+            // SAFETY: as for `add_two`.
             unsafe { add(next, block) };
         }
     }

@@ -1,7 +1,7 @@
 //! Turns limit how many ranks of a host do something at once, such as loading, which needs much memory for a while.
 //!
-//! In order of arrival: a rank draws a ticket, and its turn begins when all but `max_at_once − 1` of the turns before
-//! it have ended.
+//! Ranks take turns in order of arrival: a rank draws a ticket, and its turn begins when all but `max_at_once − 1` of
+//! the turns before it have ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,10 @@ use crate::region::Region;
 use crate::rendezvous::{check_alive, sleep_while};
 use crate::{CollectiveError, Operation};
 
-/// The interval at which a rank that waits calls back.
+/// The interval at which a waiting rank calls `waiting`.
 const WAITING_EVERY: Duration = Duration::from_millis(250);
 
-/// The permission to do something that only some ranks may do at once. It lasts until dropped.
+/// The permission to do something that only some ranks may do at once. It lasts until it is dropped.
 #[derive(Debug)]
 #[must_use = "the turn ends when it is dropped"]
 pub struct Turn {
@@ -25,7 +25,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits until it is this rank's turn. The deadline starts again whenever a turn ends.
+    /// Waits for this rank's turn, and returns it. The deadline starts again whenever a turn ends.
     pub(crate) fn take(
         region: &Arc<Region>,
         rank: usize,
@@ -40,7 +40,7 @@ impl Turn {
         let mut seen = num_ended.load(Ordering::SeqCst);
         loop {
             check_alive(region)?;
-            // Tickets and ends wrap around. Their distance is never larger than the number of turns.
+            // Both counters wrap around. Their difference is small, so it is correct as a signed number.
             if ticket.wrapping_sub(seen).cast_signed() < limit.cast_signed() {
                 region.ranks()[rank].num_turns.fetch_add(1, Ordering::SeqCst);
                 return Ok(Self { region: region.clone(), rank });
@@ -67,7 +67,7 @@ impl Drop for Turn {
         self.region.ranks()[self.rank].num_turns.fetch_sub(1, Ordering::SeqCst);
         let num_ended = &self.region.header().turns.0.num_ended;
         num_ended.fetch_add(1, Ordering::SeqCst);
-        // Turns are rare: a system call for each costs less than counting sleepers.
+        // Turns are rare, so a system call for each costs less than counting the ranks that sleep.
         let _ = futex::wake(num_ended, futex::Flags::empty(), u32::MAX >> 1);
     }
 }

@@ -1,4 +1,5 @@
-//! Ranks as processes: this test starts itself once per rank, and passes rank, work and path on standard input.
+//! Tests with ranks as processes: the test executable starts itself once per rank, and passes the rank, its work and
+//! the path on standard input.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +25,7 @@ fn start(path: &Path, rank: usize, work: &str) -> Child {
     child
 }
 
-/// Memory that children inherit.
+/// Returns a file in memory (memfd) that child processes inherit, and its path.
 fn shared_memory() -> (rustix::fd::OwnedFd, String) {
     let memory = rustix::fs::memfd_create("ranks", MemfdFlags::empty()).unwrap();
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
@@ -52,7 +53,7 @@ fn a_rank() {
     match *work {
         "sums" => check_sums(&mut group),
         "crashes" => std::process::abort(),
-        _ => panic!("{work} is not work"),
+        _ => panic!("{work} is not known"),
     }
 }
 

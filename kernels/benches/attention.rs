@@ -1,8 +1,8 @@
-//! `cargo bench -p kernels --bench attention [-- ISA [TYPE]]`: attention by the type of the cache.
+//! `cargo bench -p kernels --bench attention [-- ISA [TYPE]]`: speed of attention for each type of KV cache.
 //!
-//! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of f32, f16, bf16 and int8. Decoding rows read all of their keys
-//! and values once, so memory bandwidth bounds them; a prompt uses each key and value many times. The calls cycle
-//! through several caches, so that the data comes from memory. Compare shares, not absolute figures.
+//! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of f32, f16, bf16 and int8. Rows that decode read each key and
+//! value once, so memory bandwidth limits them. A prompt uses each key and value many times. The calls cycle through
+//! several KV caches, so that the data comes from memory. Compare shares of the bandwidth, not absolute times.
 
 mod measure;
 
@@ -17,9 +17,9 @@ const CONTEXT_LEN: usize = 4096;
 const NUM_ROWS: usize = 4;
 const NUM_LAYERS: usize = 4;
 const PROMPT_LEN: usize = 512;
-/// A size larger than the largest caches of the processor.
+/// The number of bytes read to measure the bandwidth, larger than the processor's caches.
 const READ_BYTES: usize = 1 << 30;
-/// Heads, key-value heads and head_dim of common models.
+/// The numbers of heads and of key-value heads, and `head_dim`, of common models.
 const HEADS: [(usize, usize, usize); 3] = [(32, 8, 64), (32, 8, 128), (16, 16, 64)];
 
 fn main() -> io::Result<()> {
@@ -87,7 +87,7 @@ fn prefill(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType) -> io:
     writeln!(out, "{kv_type:<5} prompt of {PROMPT_LEN}: {:6.2} ms, {gigaflops:6.1} GFLOP/s", seconds * 1e3)
 }
 
-/// Returns a cache with every block written.
+/// Returns a KV cache of which every block is written.
 fn filled(shape: &AttentionShape, kv_type: KvType, tables: &[Vec<u32>]) -> io::Result<KvCache> {
     let AttentionShape { num_kv_heads, block_size, head_dim, .. } = *shape;
     let num_blocks: usize = tables.iter().map(Vec::len).sum();

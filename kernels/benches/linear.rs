@@ -1,9 +1,9 @@
 //! `cargo bench -p kernels --bench linear [-- ISA [TYPE [ROWS]]]`: speed of a linear layer against machine limits.
 //!
 //! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of int4, int8, bf16, f16 and f32, ROWS the number of rows of x.
-//! The calls cycle through copies of the weight, a gigabyte together, so that the weight comes from memory as in a
-//! model with many layers. Figures are the best of many calls. Compare shares of the read bandwidth measured in the
-//! same run, not absolute figures.
+//! The calls cycle through copies of the weight, one GiB in all, so that the weight comes from memory as in a model
+//! with many layers. The fastest of many calls is reported. Compare shares of the read bandwidth that the same run
+//! measures, not absolute times.
 
 mod measure;
 
@@ -18,7 +18,7 @@ use numbers::FloatType;
 
 const NUM_OUTPUTS: usize = 8192;
 const NUM_INPUTS: usize = 2048;
-/// The size of all copies of the weight, in bytes: larger than the largest caches.
+/// The size of all copies of the weight, in bytes: larger than the processor's caches.
 const WEIGHTS_BYTES: usize = 1 << 30;
 const ROWS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 512];
 const TYPES: [(&str, WeightType); 5] = [
@@ -33,7 +33,7 @@ fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
     let isa = isa::select(arguments.next().as_deref()).map_err(io::Error::other)?;
     let (dtype, rows) = (arguments.next(), arguments.next());
-    let rows = rows.map(|rows| rows.parse().map_err(|_| io::Error::other(format!("{rows} is no number of rows"))));
+    let rows = rows.map(|rows| rows.parse().map_err(|_| io::Error::other(format!("{rows} is not a number of rows"))));
     let rows = rows.transpose()?.map_or_else(|| ROWS.to_vec(), |rows| vec![rows]);
     let mut out = io::stdout().lock();
     let bandwidth = read_bandwidth(WEIGHTS_BYTES);

@@ -1,4 +1,4 @@
-//! The activation functions of feed-forward networks, and functions that bound scores.
+//! The activation functions of feed-forward networks, and functions that limit scores.
 //!
 //! Doors: [`activate`], and [`gated`] for networks with a gate. Each value is computed independently, by formulas whose
 //! only transcendental part is e^x, so that AVX2 and AVX-512 agree bit for bit.
@@ -13,7 +13,7 @@ use crate::rows::rows_per_task;
 pub enum Activation {
     /// `x / (1 + e^-x)`
     Silu,
-    /// `x · Φ(x)` within 1e-7 · |x|; Φ is the cumulative normal distribution.
+    /// `x · Φ(x)` within 1e-7 · |x|, where Φ is the cumulative normal distribution.
     Gelu,
     /// The approximation of [`Activation::Gelu`] by a hyperbolic tangent (Hendrycks and Gimpel, 2016).
     GeluTanh,
@@ -85,7 +85,7 @@ fn on(isa: Isa, activation: Activation, x: &[f32], up: Option<&[f32]>, y: &mut [
     }
 }
 
-/// A function of sixteen lanes. Implementations are `#[inline(always)]`, as kernels are.
+/// A function that is applied to each of sixteen lanes. Implementations are `#[inline(always)]`, as kernels are.
 pub(crate) trait Function: Copy {
     fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector;
 }
@@ -227,7 +227,7 @@ mod tests {
         Activation::Tanh,
     ];
 
-    /// Computes Φ(x) by its power series.
+    /// Computes Φ(x) by its power series, for the expected values.
     fn normal(x: f64) -> f64 {
         let (mut term, mut sum) = (x, x);
         for n in 1..200 {

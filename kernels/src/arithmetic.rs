@@ -1,8 +1,8 @@
-//! Measures how fast this machine multiplies, which bounds prompts and steps of many rows.
+//! Measures how fast this machine multiplies, which limits the speed of prompts and of steps with many rows.
 //!
-//! Door: [`multiply_adds_per_second`]. Vectors multiply operands in registers, tiles operands in the first-level cache.
-//! The time to unpack int4 weights counts only on instruction sets that never unpack them in advance. The time that
-//! layers lose to caches, memory and each other does not count.
+//! Door: [`multiply_adds_per_second`]. With vectors, the operands are in registers; with tiles, they are in the
+//! first-level cache. The time to unpack int4 weights counts only on instruction sets that never unpack them in
+//! advance. The time that layers lose to caches, memory and each other does not count.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use crate::linear::WeightType;
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
 use crate::vector_tile::{Bf16Pairs, Dots, Int8Quads};
 
-/// The minimum time that a thread multiplies for.
+/// The minimum time for which a thread multiplies.
 const LEAST_TIME: Duration = Duration::from_millis(20);
-/// The number of measurements of all threads. The best one counts.
+/// The number of measurements, each with all threads. The fastest one counts.
 const NUM_ROUNDS: usize = 5;
-/// Words of x. They are multiplied `NUM_REPEATS` times before the clock is read again.
+/// The number of words of x in a pass. A thread makes `NUM_REPEATS` passes before it reads the clock again.
 const NUM_WORDS: usize = 16;
 const NUM_REPEATS: usize = 256;
-/// The steps of a product of tiles: two operands of 16 KiB each.
+/// The number of steps of a product of tiles. Each of its two operands has 16 KiB.
 const NUM_STEPS: usize = 8;
 
-/// Returns the multiply-adds per second of all threads of the current pool together, for many rows and weights of this
-/// type.
+/// Returns the multiply-adds per second of all threads of the current pool together, when many rows are multiplied by
+/// weights of the given type.
 pub fn multiply_adds_per_second(weights: WeightType) -> f64 {
     let isa = isa::active();
     let of_round = |_| rayon::broadcast(|_| of_thread(isa, weights)).into_iter().sum();
@@ -48,7 +48,8 @@ fn of_thread(isa: Isa, weights: WeightType) -> f64 {
     rate
 }
 
-/// Measures `multiply`, a product of blocks with `step_inputs` inputs per step, in multiply-adds per second.
+/// Measures `multiply`, a product of two blocks that has `step_inputs` inputs per step. Returns multiply-adds per
+/// second.
 fn by_tiles<T: Copy>(zero: T, step_inputs: usize, mut multiply: impl FnMut([&[Line]; 2], &mut Block<T>)) -> f64 {
     let [left, right] = [vec![Line([0; 16]); NUM_STEPS * BLOCK_ROWS], vec![Line([0; 16]); NUM_STEPS * STEP_LINES]];
     let mut sums = Block([[zero; BLOCK_COLUMNS]; BLOCK_ROWS]);
@@ -103,7 +104,8 @@ impl Kernel for ByVectors {
 }
 
 impl ByVectors {
-    /// Multiplies `ROWS` rows, whose sums stay in registers, and returns the number of multiply-adds.
+    /// Multiplies rows whose sums stay in registers, and returns the number of multiply-adds. There are `ROWS` rows,
+    /// except for int4 weights that are multiplied in groups, which always have four.
     #[inline(always)]
     fn repeat<S: Simd, const ROWS: usize>(&self, simd: S) -> usize {
         match self.weights {
@@ -115,7 +117,8 @@ impl ByVectors {
     }
 }
 
-/// The number of multiply-adds of [`NUM_REPEATS`] passes, with `per_word` for each lane, row and word.
+/// Returns the number of multiply-adds of [`NUM_REPEATS`] passes, with `per_word` multiply-adds for each lane, row and
+/// word.
 const fn num_multiply_adds(num_rows: usize, per_word: usize) -> usize {
     NUM_REPEATS * NUM_WORDS * num_rows * LANES * per_word
 }
@@ -140,7 +143,7 @@ fn floats<S: Simd, const ROWS: usize>(simd: S) -> usize {
     num_multiply_adds(ROWS, 1)
 }
 
-/// Multiplies words of several int8 or bf16 values. Each sum adds the products of `per_word` values at a time.
+/// Multiplies words that hold several int8 or bf16 values. Each word adds the products of `per_word` values to a sum.
 #[inline(always)]
 fn dots<S: Simd, D: Dots, const ROWS: usize>(simd: S, _: D, zeros: [D::Sum; LANES], per_word: usize) -> usize {
     let x = [[0; NUM_WORDS]; ROWS];

@@ -1,6 +1,6 @@
 //! Layer normalisation (Ba et al., 2016).
 //!
-//! Door: [`layer_norm`]. Rows are independent of each other; sums have a fixed order.
+//! Door: [`layer_norm`]. Rows are independent of each other, and sums have a fixed order.
 
 use rayon::prelude::*;
 
@@ -8,11 +8,12 @@ use crate::isa::{self, Isa, Kernel, LANES, Simd};
 use crate::rows::rows_per_task;
 
 /// Computes `y = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * weight + bias` for every row of `size` values.
-/// `weight` and `bias` are `[n, size]`, and the rows take them in turn: n is 1, or the number of heads.
+/// `weight` and `bias` are `[n, size]`, where n is 1 or the number of heads: row i of x uses their row `i % n`.
 ///
 /// # Panics
-/// When `weight` is empty or not whole rows, `bias` differs from it in length, `x` is not a multiple of it in length,
-/// or `y` differs from `x` in length.
+/// When `size` is 0, when `weight` is empty or its length is not a multiple of `size`, when `bias` differs from
+/// `weight` in length, when the length of `x` is not a multiple of that of `weight`, or when `y` differs from `x` in
+/// length.
 pub fn layer_norm(x: &[f32], size: usize, [weight, bias]: [&[f32]; 2], eps: f32, y: &mut [f32]) {
     layer_norm_on(isa::active(), LayerNorm { x, size, weight, bias, eps, y });
 }

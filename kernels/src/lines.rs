@@ -1,6 +1,8 @@
-//! Large buffers of cache lines (64 bytes), on huge pages if the system has them, and the blocks of sums of a product.
+//! Large buffers of cache lines (64 bytes), on huge pages if the system has them, and the operands and sums of block
+//! products.
 //!
-//! Doors: [`Lines`], [`Block`]. Fewer and larger pages are faster to allocate, and faster to read sequentially.
+//! Doors: [`Lines`]; [`LeftSide`], [`RightSide`] and [`Block`]. Huge pages are faster to allocate and to read
+//! sequentially.
 
 #![expect(unsafe_code, reason = "zeroed bytes of the system are lines of numbers")]
 
@@ -13,13 +15,13 @@ use memmap2::MmapMut;
 
 use crate::isa::Simd;
 
-/// The rows of a block: two AMX tiles.
+/// The number of rows of a block: those of two AMX tiles.
 pub(crate) const BLOCK_ROWS: usize = 32;
-/// The columns of a block: two AMX tiles.
+/// The number of columns of a block: those of two AMX tiles.
 pub(crate) const BLOCK_COLUMNS: usize = 32;
-/// The rows of a tile, and the columns of a tile of sums.
+/// The number of rows of a tile, and of columns of a tile of sums.
 pub(crate) const TILE_SIZE: usize = 16;
-/// The lines of the right-hand side per step: two tiles.
+/// The number of lines of the right-hand side per step: those of two tiles.
 pub(crate) const STEP_LINES: usize = 2 * TILE_SIZE;
 
 /// A cache line of sixteen words: 32 bf16 or 64 int8 values.
@@ -40,7 +42,7 @@ pub(crate) fn bf16_line(line: &mut Line, values: &[f32; 32]) {
     }
 }
 
-/// Returns the nearest bf16 (ties to even) in the upper half; the lower half is unspecified.
+/// Returns the bf16 nearest to `value` (ties to even) in the upper half of the result; the lower half is unspecified.
 #[inline(always)]
 fn bf16_bits(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -55,7 +57,8 @@ pub(crate) struct Ahead {
     pub(crate) lines_per_step: usize,
 }
 
-/// The left-hand side of a product: the rows of a block.
+/// The left-hand side of a product: the rows of a block of x. Each row has one line per step and part
+/// (`Simd::DOT_PARTS`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeftSide<'a> {
     /// `[steps][num_rows][parts]`
@@ -63,7 +66,7 @@ pub(crate) struct LeftSide<'a> {
     pub(crate) num_rows: usize,
 }
 
-/// The right-hand side of a product: the steps of a panel, and the lines to prefetch meanwhile.
+/// The right-hand side of a product: the lines of all steps of a panel, and the lines to prefetch meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RightSide<'a> {
     pub(crate) lines: &'a [Line],
@@ -71,7 +74,7 @@ pub(crate) struct RightSide<'a> {
 }
 
 impl Ahead {
-    /// Prefetches nothing: for `lines` that are in the caches anyway.
+    /// Returns an `Ahead` that prefetches nothing, for `lines` that are in the caches anyway.
     pub(crate) fn nothing(lines: &[Line]) -> Self {
         Self { first: lines.as_ptr(), lines_per_step: 0 }
     }
@@ -85,7 +88,7 @@ impl Ahead {
         })
     }
 
-    /// Prefetches the range `lines` of a step's lines, as far as the step has them.
+    /// Prefetches the range `lines` of the lines that belong to `step`. The range may exceed `lines_per_step`.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, simd: S, step: usize, lines: Range<usize>) {
         let first = self.first.wrapping_add(step * self.lines_per_step);
@@ -95,10 +98,10 @@ impl Ahead {
     }
 }
 
-/// A number, or an array of numbers.
+/// A number or an array of numbers, for which zeroed memory is valid.
 ///
 /// # Safety
-/// Every bit pattern must be a value, and the alignment must not exceed that of a page.
+/// Every bit pattern must be a valid value, and the alignment must not exceed that of a page.
 pub(crate) unsafe trait Numbers: Copy {}
 
 // SAFETY: every bit pattern is an integer or a float, and the alignment is at most a line's, 64 bytes.
@@ -114,7 +117,7 @@ unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[u16; LEN]; COUNT
 // SAFETY: as above.
 unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[f32; LEN]; COUNT] {}
 
-/// Lines in memory pages of their own.
+/// A slice of lines in memory pages of its own, mapped from the system.
 #[derive(Debug)]
 pub(crate) struct Lines<L = Line> {
     pages: MmapMut,

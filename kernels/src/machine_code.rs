@@ -1,6 +1,7 @@
-//! Tests that the kernels' machine code keeps sums in registers. AMX is left out: its code names its tile registers.
+//! Tests that the kernels' machine code keeps sums in registers. AMX is left out, because its code is assembly that
+//! names its registers.
 //!
-//! A source change that makes the compiler spill sums to the stack changes no result but halves the speed, perhaps on
+//! If a change makes the compiler spill sums to the stack, the results stay the same but the speed halves, perhaps for
 //! some instruction sets only. The test disassembles its own executable, so it also covers instruction sets that the
 //! processor lacks.
 
@@ -15,7 +16,7 @@ use crate::linear::{gated_mlp, linear};
 /// An instruction that adds products, and the size of its registers in bytes.
 type Product = (Mnemonic, usize);
 
-/// Product instruction, its count in one iteration of a loop, and the minimum number of such loops. The counts hold
+/// A product instruction, its number in one iteration of a loop, and the minimum number of such loops. The counts hold
 /// for the compiler in `rust-toolchain.toml`; another version may merge or split some loops.
 const LOOPS: [(Product, usize, usize); 8] = [
     ((Mnemonic::Vdpbf16ps, 64), 24, 6),
@@ -28,7 +29,7 @@ const LOOPS: [(Product, usize, usize); 8] = [
     ((Mnemonic::Vfmadd231ps, 32), 12, 14),
 ];
 
-/// The maximum number of vectors that a loop may load from the stack and store there. Loops that widen, exponentiate or
+/// The maximum number of vectors that a loop may load from or store to the stack. Loops that widen, exponentiate or
 /// measure the processor's arithmetic spill some.
 const MAX_STACK_VECTORS: usize = 40;
 
@@ -57,7 +58,7 @@ fn inner_loops_keep_their_sums_in_registers() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the innermost loops that add products, of all functions of an executable.
+/// Returns the innermost loops that add products, from all functions of an executable.
 fn loops_of(executable: &[u8]) -> Result<Vec<Loop>, Box<dyn Error>> {
     let file = object::File::parse(executable)?;
     let mut loops = Vec::new();

@@ -1,4 +1,4 @@
-//! Measures this machine's memory read bandwidth, which bounds steps that use each weight once.
+//! Measures this machine's memory read bandwidth, which limits the speed of steps that use each weight once.
 //!
 //! Door: [`read_bandwidth`].
 
@@ -15,16 +15,16 @@ const PIECE_LINES: usize = 1 << 14;
 const NUM_ROUNDS: usize = 8;
 /// The prefetch distance, in cache lines.
 const LINES_AHEAD: usize = 128;
-/// The number of independent sums, so that no addition waits for the one before.
+/// The number of independent sums. With several, an addition need not wait for the one before.
 const NUM_SUMS: usize = 8;
 
 /// Measures the memory bandwidth of all threads of the current pool together, in GB/s.
 ///
-/// The threads read `num_bytes` sequentially, as kernels read weights, and the best of several rounds counts. Pass as
-/// many bytes as a step reads: a smaller buffer may still be in the caches at the next round.
+/// The threads read `num_bytes` sequentially, as kernels read weights, and the fastest of several rounds counts. Pass
+/// as many bytes as a step reads, because a smaller buffer may still be in the caches at the next round.
 pub fn read_bandwidth(num_bytes: usize) -> f64 {
     let mut lines = Lines::<Line>::zeros(num_bytes.div_ceil(size_of::<Line>()).next_multiple_of(PIECE_LINES));
-    // The system may map all memory that was never written to one page of zeros.
+    // Without this write, the system might map all the memory to a single page of zeros.
     lines.par_chunks_mut(PIECE_LINES).for_each(|lines| lines.fill(Line([1; 16])));
     let isa = isa::active();
     let mut best = 0.0_f64;

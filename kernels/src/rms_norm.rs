@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation, as in `LlamaRMSNorm`.
 //!
-//! Door: [`rms_norm`]. Rows are independent of each other; the sum of squares has a fixed order.
+//! Door: [`rms_norm`]. Rows are independent of each other, and the squares of a row are summed in a fixed order.
 
 use rayon::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::rows::rows_per_task;
 /// Computes `y = x / sqrt(mean(x²) + eps) * weight` for every row; x and y are `[rows, hidden]`, weight is `[hidden]`.
 ///
 /// # Panics
-/// When `weight` is empty, `x` is not whole rows of its length, or `y` differs from `x` in length.
+/// When `weight` is empty, the length of `x` is not a multiple of that of `weight`, or `y` differs from `x` in length.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) {
     rms_norm_on(isa::active(), x, weight, eps, y);
 }

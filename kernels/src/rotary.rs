@@ -1,17 +1,17 @@
 //! Rotary position embedding: rotates pairs of a head's values by an angle that grows with the position.
 //!
-//! Doors: [`RotaryTable`], built once per model; [`rotary`], called at every step; [`Pairing`], which says which values
-//! form a pair. If the rotated part is shorter than the head, the other values stay unchanged. The caller chooses the
-//! frequencies.
+//! Doors: [`RotaryTable`], built once per model; [`rotary`], called at every step; [`Pairing`], the choice of the
+//! values that form a pair. If the rotated part is shorter than the head, the other values stay unchanged. The caller
+//! chooses the frequencies.
 
 use rayon::prelude::*;
 
 use crate::rows::rows_per_task;
 
-/// The values of a head that are rotated together.
+/// The choice of the two values of a head that form a pair and are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pairing {
-    /// One value of the first half of the rotated part and one of the second, as in most Hugging Face models.
+    /// Value i of the first half of the rotated part and value i of the second half, as in most Hugging Face models.
     Halves,
     /// Neighbouring values, as in the RoPE paper.
     Neighbours,
@@ -29,9 +29,9 @@ pub struct RotaryTable {
 impl RotaryTable {
     /// Builds the table of positions 0 to `num_positions - 1`.
     ///
-    /// The angle of position p is `p * frequencies[i]`, rounded to f32 as Hugging Face does. `scale` multiplies cosines
-    /// and sines; it is 1 unless the model's RoPE scaling sets another. The rotated part of a head has twice as many
-    /// values as there are frequencies.
+    /// The angle of pair i at position p is `p * frequencies[i]`, rounded to f32 as Hugging Face does. `scale`
+    /// multiplies the cosines and sines; it is 1 unless the model's RoPE scaling sets another. The rotated part of a
+    /// head has twice as many values as there are frequencies.
     pub fn new(frequencies: &[f32], num_positions: usize, scale: f32, pairing: Pairing) -> Self {
         let num_frequencies = frequencies.len();
         let mut turns = Vec::with_capacity(num_positions * num_frequencies); // [positions, frequencies]
@@ -53,7 +53,7 @@ impl RotaryTable {
 /// Rotates every head of x `[tokens, heads, head_dim]` in place, by the position of its token.
 ///
 /// # Panics
-/// When `x` is not `positions.len()` tokens of whole heads, the rotated part is longer than a head, or `table` lacks a
+/// When `x` is not whole heads for each of the `positions`, the rotated part is longer than a head, or `table` lacks a
 /// position.
 pub fn rotary(x: &mut [f32], head_dim: usize, positions: &[u32], table: &RotaryTable) {
     let half = table.num_frequencies;

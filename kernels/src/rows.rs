@@ -5,7 +5,7 @@
 
 /// The number of values below which waking other threads costs more than it saves.
 const MIN_PARALLEL_VALUES: usize = 1 << 15;
-/// The number of tasks per thread. With several, a thread that starts late takes fewer.
+/// The number of tasks per thread. There are several, so that a thread that starts late can leave tasks to the others.
 const TASKS_PER_THREAD: usize = 4;
 
 /// Returns the number of rows per task, at least 1.

@@ -1,14 +1,15 @@
-//! Buffers for intermediate results. They are kept for reuse: new memory from the system costs more than filling it.
+//! Buffers for intermediate results. They are kept for reuse, because getting new memory from the system costs more
+//! than filling it.
 //!
 //! Door: [`Scratch`].
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The buffers that are not in use. In total there are never more buffers than were once in use at the same time.
+/// The buffers that are not in use. In total there are at most as many buffers as were once in use at the same time.
 static KEPT: Mutex<Vec<Vec<f32>>> = Mutex::new(Vec::new());
 
-/// A buffer of `len` numbers, which returns to [`KEPT`] when it is dropped.
+/// A buffer of `len` values, which returns to [`KEPT`] when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     /// At least `len` values.
@@ -17,7 +18,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Returns a buffer of `len` numbers with unspecified values.
+    /// Returns a buffer of `len` unspecified values.
     pub(crate) fn of(len: usize) -> Self {
         let mut kept = kept();
         let fitting = kept.iter().enumerate().filter(|(_, values)| values.len() >= len);
@@ -25,7 +26,7 @@ impl Scratch {
         let values = match smallest {
             Some(idx) => kept.swap_remove(idx),
             None => {
-                // Frees a buffer that is too small in exchange for the new one.
+                // No free buffer is long enough. One of them, if any, is dropped in exchange for the new one.
                 kept.pop();
                 drop(kept);
                 vec![0.0; len]

@@ -1,10 +1,11 @@
 //! Softmax, log-softmax and argmax of a row of logits, for sampling.
 //!
-//! Doors: [`softmax`], [`log_softmax`], [`LogSoftmax`] for single logprobs, [`argmax`]. A call computes one row on the
-//! calling thread. Sums have a fixed order: sixteen f32 lanes within [`PART_LEN`] logits, then the parts in f64.
+//! Doors: [`softmax`], [`log_softmax`], [`LogSoftmax`] for the logprobs of a few tokens, [`argmax`]. A call computes
+//! one row on the calling thread. Sums have a fixed order: each [`PART_LEN`] logits are summed in sixteen f32 lanes,
+//! and these sums are added in f64.
 //!
-//! A logit of minus infinity has probability 0. If any logit is NaN or plus infinity, every probability and logprob of
-//! the row is NaN.
+//! A logit of minus infinity has probability 0. If any logit is NaN or plus infinity, or all are minus infinity, every
+//! probability and logprob of the row is NaN.
 
 use crate::isa::{self, Isa, Kernel, LANES, Simd};
 
@@ -22,13 +23,14 @@ pub fn log_softmax(logits: &mut [f32]) {
     logits.iter_mut().for_each(|logit| *logit = normalised.logprob(*logit));
 }
 
-/// Returns the index of the largest logit, the lowest index among equals. Skips NaN; `None` if no other logit exists.
+/// Returns the index of the largest logit, the lowest index among equals. NaN is skipped. Returns `None` if there is no
+/// other logit.
 pub fn argmax(logits: &[f32]) -> Option<usize> {
     let max = isa::active().run(Max { logits });
     logits.iter().position(|logit| *logit == max)
 }
 
-/// The maximum and the sum of a row, from which the logprob of each of its logits follows.
+/// The maximum of a row of logits and the logarithm of its sum, from which the logprob of each logit follows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogSoftmax {
     max: f32,
@@ -36,7 +38,7 @@ pub struct LogSoftmax {
 }
 
 impl LogSoftmax {
-    /// Computes the maximum and the sum of a row of logits.
+    /// Computes the maximum and the logarithm of the sum of `e^(logit - max)`.
     pub fn of(logits: &[f32]) -> Self {
         Self::of_on(isa::active(), logits)
     }
@@ -61,12 +63,12 @@ pub(crate) fn softmax_on(isa: Isa, logits: &mut [f32]) {
     isa.run(Exponentiate { logits, max, factor: (1.0 / sum) as f32 });
 }
 
-/// The largest logit that is not NaN, or minus infinity.
+/// Finds the largest logit that is not NaN; minus infinity if there is none.
 struct Max<'a> {
     logits: &'a [f32],
 }
 
-/// The sum of e^(logit - max).
+/// Computes the sum of e^(logit - max).
 struct SumExponentials<'a> {
     logits: &'a [f32],
     max: f32,
@@ -85,7 +87,7 @@ impl Kernel for Max<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> f32 {
         let (lanes, rest) = self.logits.as_chunks::<LANES>();
-        // If one operand is NaN, `max` returns the second, which is never NaN here.
+        // If one operand is NaN, `max` returns its second operand, which is never NaN here.
         let mut largest = simd.max(simd.load_padded(rest, f32::NEG_INFINITY), simd.splat(f32::NEG_INFINITY));
         for lanes in lanes {
             largest = simd.max(simd.load(lanes), largest);

@@ -1,7 +1,7 @@
 //! Products of blocks with vector instructions instead of tiles: a few rows times 32 columns, summed in registers.
 //!
 //! Doors: [`add_product`], [`add_products_of_row`]. Integer sums are exact, so every instruction set returns the same
-//! bits. Products of bf16 are added pair by pair, in the order of the inputs, for any number of rows.
+//! bits. Products of bf16 are added pair by pair, in the order of the inputs, whatever the number of rows.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -11,20 +11,20 @@ use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES, 
 /// The number of vectors that hold the columns of a block.
 const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
 
-/// The type of the numbers in the words of lines, and the way to multiply them.
+/// The type of the values in the words of lines, and the way to multiply them.
 pub(crate) trait Dots: Copy {
-    /// The sum of one output.
+    /// The type of the sum of one output.
     type Sum: Copy;
     type Sums<S: Simd>: Copy;
 
-    /// The number of parts of words that are multiplied one after the other. A row on the left has a line of words for
-    /// each.
+    /// The number of parts of a word, which are multiplied one after the other. A row on the left has a line for each
+    /// part.
     fn num_parts<S: Simd>() -> usize;
     fn load<S: Simd>(simd: S, sums: &[Self::Sum; LANES]) -> Self::Sums<S>;
     fn store<S: Simd>(simd: S, sums: Self::Sums<S>, to: &mut [Self::Sum; LANES]);
-    /// Loads a part of the words of a line in the form in which they are multiplied.
+    /// Loads one part of each word of a line, in the form in which it is multiplied.
     fn words<S: Simd>(simd: S, line: &Line, part: usize) -> S::Integers;
-    /// Adds the products of `word` and each of `words` to the sums.
+    /// Adds to each sum the dot product of `word` and its word of `words`.
     fn add<S: Simd>(simd: S, sums: Self::Sums<S>, words: S::Integers, word: u32) -> Self::Sums<S>;
 }
 
@@ -135,8 +135,9 @@ pub(crate) fn add_product<S: Simd, D: Dots>(
     simd.call(Product::<D> { left, right, sums });
 }
 
-/// Adds to `sums` the products of one row `[steps][parts][16 words]` and several `rights` at once: memory delivers
-/// several streams faster than one, and more sums are independent of each other.
+/// Adds to `sums` the products of one row `[steps][parts][16 words]` and several `rights` at once. This is faster than
+/// one after the other, because memory delivers several streams faster than one, and because more sums are independent
+/// of each other.
 #[inline(always)]
 pub(crate) fn add_products_of_row<S: Simd, D: Dots, const RIGHTS: usize>(
     simd: S,
@@ -194,15 +195,15 @@ impl<D: Dots, const RIGHTS: usize> Kernel for RowProducts<'_, D, RIGHTS> {
     fn run<S: Simd>(self, simd: S) {
         let Self { left, rights, sums } = self;
         for right in &rights {
-            // A constant lets the compiler unroll the prefetch loop.
-            assert_eq!(right.ahead.lines_per_step, STEP_LINES, "lines that are read once are asked for once");
+            // The assertion makes this number a constant for the compiler, so that it can unroll the prefetch loop.
+            assert_eq!(right.ahead.lines_per_step, STEP_LINES, "each line that is read once must be prefetched once");
         }
         let rows = Rows { left: LeftSide { lines: left, num_rows: 1 }, row: 0 };
         rows.add_vectors::<S, D, 1, NUM_VECTORS, RIGHTS>(simd, rights, 0, sums);
     }
 }
 
-/// The rows of a block from `row` on.
+/// The rows of the left-hand side from `row` on.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     left: LeftSide<'a>,
@@ -245,7 +246,8 @@ impl Rows<'_> {
         sums: [&mut Block<D::Sum>; RIGHTS],
     ) {
         let num_parts = D::num_parts::<S>();
-        // Loops over sums have constant bounds: the compiler keeps sums in registers only if it can unroll every loop.
+        // Loops over sums have constant bounds, because the compiler keeps sums in registers only if it can unroll
+        // every loop.
         let mut sums = sums.map(|sums| sums.0[self.row..].first_chunk_mut::<ROWS>().expect("a block has these rows"));
         let mut vectors = [[[D::load(simd, columns(&sums[0][0], 0)); VECTORS]; ROWS]; RIGHTS];
         for (vectors, sums) in vectors.iter_mut().zip(&sums) {
@@ -262,12 +264,13 @@ impl Rows<'_> {
                 lines: &lines[step * STEP_LINES..][first_vector * TILE_SIZE..][..VECTORS * TILE_SIZE],
                 ahead,
             });
-            // One part after the other: the words of both parts at once would take registers from the sums.
+            // The parts are multiplied one after the other, because the words of both parts at once would take
+            // registers from the sums.
             for part in 0..num_parts {
                 for idx in 0..TILE_SIZE {
                     if VECTORS < NUM_VECTORS && part == 0 {
-                        // Prefetches the next step: the hardware prefetcher does not recognise the strides of every
-                        // other tile and of a few rows of a block.
+                        // Prefetch the next step, because the hardware prefetcher does not recognise an access to every
+                        // other tile or to a few rows of a block.
                         simd.prefetch(rights[0].lines.as_ptr().wrapping_add(STEP_LINES + idx));
                         if idx < ROWS * num_parts {
                             simd.prefetch(left.as_ptr().wrapping_add(num_rows * num_parts + idx));
@@ -275,7 +278,8 @@ impl Rows<'_> {
                     }
                     for (vectors, RightSide { lines: right, ahead }) in vectors.iter_mut().zip(rights) {
                         if part == 0 && first_vector == 0 {
-                            // Two lines at a time: the processor can have only a few cache misses outstanding.
+                            // Prefetch two lines at a time, because the processor can have only a few cache misses
+                            // outstanding.
                             ahead.prefetch(simd, step, 2 * idx..2 * idx + 2);
                         }
                         let mut words = [D::words(simd, &right[idx], part); VECTORS];
@@ -283,8 +287,8 @@ impl Rows<'_> {
                             *words = D::words(simd, &right[vector * TILE_SIZE + idx], part);
                         }
                         for (row, vectors) in vectors.iter_mut().enumerate() {
-                            // The fence makes the compiler read each word when it is used: all words at once would take
-                            // registers from the sums.
+                            // The fence makes the compiler read each word when it is used, because all words at once
+                            // would take registers from the sums.
                             compiler_fence(Ordering::SeqCst);
                             let word = left[row * num_parts + part].0[idx];
                             for (vector, words) in vectors.iter_mut().zip(words) {

@@ -1,16 +1,16 @@
 //! Floats as checkpoints store them: little-endian bytes of three types, which can be read as numbers of any of these
 //! types.
 //!
-//! Doors: [`FloatType`], [`read`], [`convert`], [`are_finite`]. A number that the new type lacks is rounded to the
-//! nearest one. A conversion to the same type keeps all bits.
+//! Doors: [`FloatType`], [`read`], [`convert`], [`are_finite`]. A value that the new type cannot represent is rounded
+//! to the nearest one. A conversion to the same type keeps all bits.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use half::{bf16, f16};
 
-/// The bytes that are converted at a time, a multiple of the size of every float. A small number limits the memory of
-/// intermediate values.
+/// The number of bytes that are converted at a time: a multiple of the size of every float type, small enough to limit
+/// the memory of the intermediate f32 values.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A type of floats.
@@ -18,14 +18,14 @@ const PIECE_BYTES: usize = 64 << 10;
 pub enum FloatType {
     /// Single precision.
     F32,
-    /// The upper half of single precision.
+    /// Bfloat16: the upper 16 bits of single precision.
     Bf16,
     /// IEEE half precision.
     F16,
 }
 
 impl FloatType {
-    /// The bytes of one float.
+    /// The size of one float, in bytes.
     pub fn size_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -85,7 +85,7 @@ pub fn are_finite(bytes: &[u8], stored: FloatType) -> bool {
     }
 }
 
-/// Appends the floats of type `stored` in `bytes` to `floats`. Trailing bytes that are less than a float are ignored.
+/// Appends the floats of type `stored` in `bytes` to `floats`. Trailing bytes that are not a whole float are ignored.
 pub fn read<T: Float>(bytes: &[u8], stored: FloatType, floats: &mut Vec<T>) {
     let pair = |bytes: &[u8]| [bytes[0], bytes[1]];
     match stored {
@@ -102,7 +102,7 @@ pub fn read<T: Float>(bytes: &[u8], stored: FloatType, floats: &mut Vec<T>) {
     }
 }
 
-/// Converts little-endian floats of the type `from` to the type `to`.
+/// Converts little-endian floats of the type `from` to the type `to`. Borrows the bytes if the types are equal.
 pub fn convert(bytes: &[u8], from: FloatType, to: FloatType) -> Cow<'_, [u8]> {
     if from == to {
         return Cow::Borrowed(bytes);

@@ -1,33 +1,34 @@
-//! Floats of eight bits: a sign, four bits of exponent and three of mantissa, without infinities (E4M3 of arXiv
-//! 2209.05433 and of OCP's *8-bit Floating Point Specification*).
+//! Fp8 floats (E4M3): a sign, four bits of exponent and three of mantissa, without infinities (arXiv 2209.05433, and
+//! OCP's *8-bit Floating Point Specification*).
 //!
-//! Doors: [`round_row`], [`round`]; [`number`], which converts back.
+//! Doors: [`round_row`] and [`round`]; [`number`], which converts back to f32.
 
 use crate::rounding;
 
 /// The largest float.
 pub const MAX: f32 = 448.0;
 
-/// Rounds a row to floats from -448 to 448, and returns their scale factor.
+/// Quantizes a row to fp8 floats from -448 to 448, and returns their scale: a value is about its float times the scale.
 pub fn round_row(row: &[f32], floats: &mut [u8]) -> f32 {
     let (scale, inverse) = rounding::scale(row, MAX);
     floats.iter_mut().zip(row).for_each(|(float, value)| *float = round(value * inverse));
     scale
 }
 
-/// Returns the float nearest to `value`. Of two that are equally near, the even one is returned, and for magnitudes
-/// above [`MAX`] the largest one. NaN stays NaN.
+/// Returns the fp8 float nearest to `value`. If two are equally near, the even one is returned. A magnitude above
+/// [`MAX`] becomes [`MAX`] and keeps its sign. NaN stays NaN.
 pub fn round(value: f32) -> u8 {
     const NAN: u8 = 0x7f;
-    /// The number of mantissa bits that are cut off, and the difference of the exponents' biases.
+    /// The number of mantissa bits that are cut off: f32 has 23, fp8 has 3.
     const CUT_BITS: u32 = 20;
+    /// The difference of the exponents' biases, shifted to where an fp8 float has its exponent.
     const EXPONENT: u32 = (127 - 7) << 3;
     let sign = (value.to_bits() >> 31 << 7) as u8;
     let magnitude = value.abs();
     let bits = if magnitude.is_nan() {
         NAN
     } else if magnitude < 1.0 / 64.0 {
-        // The result is a multiple of 2^-9. Eight times 2^-9 is the smallest float with an exponent.
+        // The result is subnormal, a multiple of 2^-9, or else 8 · 2^-9, the smallest normal float.
         (magnitude * 512.0).round_ties_even() as u8
     } else {
         let bits = magnitude.min(MAX).to_bits();
@@ -37,7 +38,7 @@ pub fn round(value: f32) -> u8 {
     sign | bits
 }
 
-/// Returns the number that a byte stands for.
+/// Returns the value of the fp8 float with the bits `byte`.
 pub fn number(byte: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
     let magnitude = match (exponent, byte & 7) {
@@ -63,7 +64,7 @@ mod tests {
         assert!(number(0x7f).is_nan() && number(0xff).is_nan());
     }
 
-    /// Candle, whose tables are its own, provides the expected numbers.
+    /// The expected values are those of candle's own conversion.
     #[test]
     fn floats_of_a_byte_are_the_nearest() {
         let of_byte = |bits: u8| -> f32 {

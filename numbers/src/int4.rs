@@ -1,9 +1,10 @@
-//! Integers of four bits that stand for floats: inputs share a factor in groups, and each output has a scale.
+//! Int4 values that stand for floats: a group of inputs shares a factor, and the weights of an output share a scale.
 //!
 //! Doors: [`scale`] and [`round_group`]; [`round_row`] for both. A weight is `scale · factor · (nibble - 8)`. The
-//! scale, an f32, belongs to the output. The factor, an integer from -15 to 15, belongs to the group. Therefore
-//! `factor · (nibble - 8)` is an integer of 8 bits, and sums are exact. (Progressive group quantisation, as in QServe,
-//! arXiv 2405.04532, section 4.1.) The sign of a factor usually makes the largest weight of its group -8.
+//! scale, an f32, belongs to the output. The factor, an integer from -15 to 15, belongs to the group. Therefore `factor
+//! · (nibble - 8)` is an int8, and integer sums are exact. (Progressive group quantisation, as in QServe, arXiv
+//! 2405.04532, section 4.1.) The sign of a factor is usually such that `nibble - 8` is -8 for the weight of the largest
+//! magnitude in the group.
 
 use crate::LEAST_MAGNITUDE;
 
@@ -14,8 +15,9 @@ const MAX_FACTOR: f32 = 15.0;
 /// The number of error sums that are computed side by side.
 const LANES: usize = 16;
 
-/// Rounds the weights of an output, and returns their scale. Each weight is about its integer, from -8 to 7, times the
-/// factor of its group, from -15 to 15, times the scale. Missing weights of the last group are 0.
+/// Quantizes the weights of an output, and returns their scale. Each weight is about its integer, from -8 to 7, times
+/// the factor of its group, from -15 to 15, times the scale. If the last group is not full, its missing weights count
+/// as 0.
 ///
 /// # Panics
 /// When the number of groups in `integers`, or of factors, differs from the number of groups in the row.
@@ -38,14 +40,15 @@ pub fn round_row(row: &[f32], integers: &mut [[i8; GROUP_INPUTS]], factors: &mut
     scale
 }
 
-/// Returns the scale of an output with the weights `row`. It is infinite or NaN if one of them is.
+/// Returns the scale of an output with the weights `row`. The scale is infinite or NaN if a weight is, and 0 if all
+/// weights are below [`LEAST_MAGNITUDE`].
 #[inline(always)]
 pub fn scale(row: &[f32]) -> f32 {
     let largest = extreme(row).abs();
     if largest < LEAST_MAGNITUDE { 0.0 } else { largest / (8.0 * MAX_FACTOR) }
 }
 
-/// Returns the factor and the nibbles of a group. Missing weights at its end are 0.
+/// Returns the factor and the nibbles of a group. If `weights` are fewer than a group has, the missing ones count as 0.
 #[inline(always)]
 pub fn round_group(weights: &[f32], scale: f32) -> (f32, [f32; GROUP_INPUTS]) {
     let mut group = [0.0; GROUP_INPUTS];
@@ -54,8 +57,8 @@ pub fn round_group(weights: &[f32], scale: f32) -> (f32, [f32; GROUP_INPUTS]) {
     (factor, nibbles(&group, factor * scale))
 }
 
-/// Returns the weight of the largest magnitude, and of equal magnitudes the negative one. NaN counts as larger than all
-/// numbers.
+/// Returns the weight of the largest magnitude, and among equal magnitudes the negative one. NaN counts as larger than
+/// all numbers.
 #[inline(always)]
 fn extreme(weights: &[f32]) -> f32 {
     let mut furthest = 0;
@@ -66,8 +69,8 @@ fn extreme(weights: &[f32]) -> f32 {
     f32::from_bits(furthest.rotate_right(1))
 }
 
-/// Returns the factor with the smallest sum of squared errors. The candidates are the factor that makes the largest
-/// weight -8, its two neighbours and its negative.
+/// Returns the factor of a group with the smallest sum of squared errors. The candidates are the factor that makes the
+/// largest weight -8, its two neighbours and its negative. Returns 0 if none of them is allowed.
 #[inline(always)]
 fn best_factor(weights: &[f32; GROUP_INPUTS], scale: f32) -> f32 {
     let extreme = extreme(weights);
@@ -94,7 +97,8 @@ fn squared_error(weights: &[f32; GROUP_INPUTS], step: f32) -> f32 {
             *sum += error * error;
         }
     }
-    // The second half is added to the first until one sum is left. A chain over all sums would wait for each addition.
+    // The second half is added to the first until one sum is left. In a chain over all sums each addition would wait
+    // for the one before.
     let mut len = LANES;
     while len > 1 {
         len /= 2;
@@ -105,13 +109,13 @@ fn squared_error(weights: &[f32; GROUP_INPUTS], step: f32) -> f32 {
     sums[0]
 }
 
-/// Returns the nearest integers from 0 to 15 that stand for `weights`.
+/// Returns the nibble, from 0 to 15, for which `(nibble - 8) · step` is nearest to each weight.
 #[inline(always)]
 fn nibbles(weights: &[f32; GROUP_INPUTS], step: f32) -> [f32; GROUP_INPUTS] {
     let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
     let mut nibbles = [0.0; GROUP_INPUTS];
     for (nibble, weight) in nibbles.iter_mut().zip(weights) {
-        // Adding 1.5 * 2^23 rounds to an integer.
+        // Adding 1.5 * 2^23 and subtracting it again rounds to an integer.
         let rounded = weight * inverse + (12_582_912.0 + 8.0) - 12_582_912.0;
         *nibble = rounded.clamp(0.0, 15.0);
     }

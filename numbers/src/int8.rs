@@ -1,4 +1,4 @@
-//! Integers of eight bits that stand for floats, with a scale factor that several of them share.
+//! Int8 values that stand for floats: a value is about its integer times a scale that the values of a row share.
 //!
 //! Doors: [`scale`], [`round`], [`round_row`]. The integers are from -127 to 127, and zero stands for zero.
 
@@ -7,14 +7,14 @@ use crate::rounding;
 /// The largest integer.
 pub const MAX: f32 = 127.0;
 
-/// Returns the scale factor of integers that stand for `values`, and its inverse. The factor is infinite or NaN if one
-/// of the values is.
+/// Returns the scale of integers that stand for `values`, and its inverse. The scale is infinite or NaN if one of the
+/// values is.
 #[inline(always)]
 pub fn scale(values: &[f32]) -> (f32, f32) {
     rounding::scale(values, MAX)
 }
 
-/// Returns the bits of the integer nearest to `value · inverse`, which is from -127 to 127. Ties go to the even
+/// Returns the bits of the integer nearest to `value · inverse`, which must be from -127 to 127. Ties go to the even
 /// integer.
 #[inline(always)]
 pub fn round(value: f32, inverse: f32) -> u8 {
@@ -22,7 +22,7 @@ pub fn round(value: f32, inverse: f32) -> u8 {
     (value * inverse + 12_582_912.0).to_bits() as u8
 }
 
-/// Rounds a row to `integers`, as bits, and returns their scale factor.
+/// Quantizes a row to `integers`, int8 values as bits, and returns their scale.
 pub fn round_row(row: &[f32], integers: &mut [u8]) -> f32 {
     let (scale, inverse) = scale(row);
     integers.iter_mut().zip(row).for_each(|(integer, value)| *integer = round(*value, inverse));

@@ -1,28 +1,28 @@
-//! The formats that floats are rounded to.
+//! The formats to which floats are quantized.
 //!
 //! Doors: [`Rounding`]; [`scale`], for the rules with one scale per row.
 
 use crate::int4;
 
-/// The least magnitude that is rounded. If all numbers of a row are smaller, the row becomes zeros, because the inverse
-/// of its scale could be infinite.
+/// The smallest magnitude that a row needs in order to be quantized. If all values of a row are smaller, the row
+/// becomes zeros, because the inverse of its scale could be infinite.
 pub const LEAST_MAGNITUDE: f32 = 1e-30;
 
-/// The format that the floats of a weight are rounded to. The inputs that it is multiplied with are rounded too: to
-/// [`int8`](crate::int8) if the weight has integers, to [`fp8`](crate::fp8) if it has floats of eight bits.
+/// The format to which a weight is quantized. The inputs that the weight is multiplied with are quantized too: to
+/// [`int8`](crate::int8) for `Int8` and `Int4`, to [`fp8`](crate::fp8) for `Fp8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rounding {
-    /// Integers from -127 to 127, with a scale per output.
+    /// Int8 values from -127 to 127, with a scale per output.
     Int8,
-    /// Integers of four bits, with a factor of one byte per [`int4::GROUP_INPUTS`] inputs and a scale per output.
+    /// Int4 values, with a factor of one byte per [`int4::GROUP_INPUTS`] inputs and a scale per output.
     Int4,
-    /// Floats of eight bits from -448 to 448 (E4M3 of arXiv 2209.05433), with a scale per output.
+    /// Fp8 floats from -448 to 448 (E4M3 of arXiv 2209.05433), with a scale per output.
     Fp8,
 }
 
 impl Rounding {
-    /// Returns the bytes of an output with `num_inputs` inputs, factors included. The output's scale, an f32, is stored
-    /// separately.
+    /// Returns the number of bytes of the weights of an output with `num_inputs` inputs, factors included. The output's
+    /// scale, an f32, is stored separately.
     pub fn row_bytes(self, num_inputs: usize) -> usize {
         match self {
             Self::Int8 | Self::Fp8 => num_inputs,
@@ -31,8 +31,9 @@ impl Rounding {
     }
 }
 
-/// Returns the scale of numbers up to `limit` that stand for `values`, and its inverse, by which the values are
-/// multiplied to be rounded. The scale is infinite or NaN if one of the values is.
+/// Returns the scale with which numbers up to `limit` stand for `values`, and its inverse. A value times the inverse is
+/// rounded. The scale is infinite or NaN if one of the values is, and both are 0 if all magnitudes are below
+/// [`LEAST_MAGNITUDE`].
 #[inline(always)]
 pub(crate) fn scale(values: &[f32], limit: f32) -> (f32, f32) {
     // The bits are compared as integers, in which NaN is larger than all numbers.

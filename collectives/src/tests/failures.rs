@@ -1,4 +1,5 @@
-//! Tests of failures: if one rank fails, every other gets an error that names it, in time, and the group stays aborted.
+//! Tests of failures: if one rank fails, every other rank soon gets an error that names the failed one, and the group
+//! stays aborted.
 
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! Ranks as threads, each with its own `Group` on the same memory.
+//! Helpers of the tests. Ranks are threads, each with its own `Group` on the same memory.
 
 mod failures;
 mod opening;
@@ -15,11 +15,11 @@ use rustix::fs::MemfdFlags;
 
 use crate::Group;
 
-/// Far longer than a loaded machine takes. Tests that pass do not wait for it.
+/// A deadline far beyond what a test needs, even on a loaded machine. Tests that pass do not wait for it.
 const LONG: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Memory that ranks share while it exists.
+/// A file in memory (memfd) that ranks open by its path.
 struct SharedMemory(File);
 
 impl SharedMemory {
@@ -41,7 +41,7 @@ fn groups(num_ranks: usize) -> Vec<Group> {
     (0..num_ranks).map(|rank| memory.join(rank, num_ranks, LONG)).collect()
 }
 
-/// Runs `work` for each rank on a thread, and returns the results. A rank leaves when its work ends.
+/// Runs `work` for each rank on a thread, and returns the results. A rank leaves the group when `work` returns.
 fn run<T: Send>(groups: Vec<Group>, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| work(group))).collect();
@@ -49,14 +49,14 @@ fn run<T: Send>(groups: Vec<Group>, work: impl Fn(Group) -> T + Sync) -> Vec<T> 
     })
 }
 
-/// Waits until another rank has reached a state.
+/// Waits until `is_there` returns true, which another rank brings about.
 fn wait_until(is_there: impl Fn() -> bool) {
     while !is_there() {
         thread::yield_now();
     }
 }
 
-/// The number of ranks of the group that sleep.
+/// Returns the number of ranks of the group that sleep.
 fn sleepers(group: &Group) -> u32 {
     group.region().header().sleepers.0.load(std::sync::atomic::Ordering::SeqCst)
 }

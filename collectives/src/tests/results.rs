@@ -1,5 +1,4 @@
-//! Tests of results: sums equal those of adding the ranks one after the other, bit for bit; gathered rows are
-//! concatenated.
+//! Tests of results: sums equal, bit for bit, those of adding the ranks in order; gathered rows are concatenated.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +7,7 @@ use proptest::prelude::*;
 use super::{groups, run};
 use crate::{CHUNK_LEN, Group};
 
-/// Numbers of very different sizes, so that another order of additions gives other bits.
+/// Returns values of very different magnitudes, so that another order of additions gives other bits.
 fn input(seed: u64, rank: usize, len: usize) -> Vec<f32> {
     let mut state = seed ^ (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {

@@ -1,4 +1,5 @@
-//! Tests of turns: never more ranks than the limit have one, every rank gets one, and a rank that waits calls back.
+//! Tests of turns: the ranks that have a turn never exceed the limit, every rank gets a turn, and a rank that waits
+//! calls back.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -36,7 +37,7 @@ fn a_rank_that_waits_says_so() {
         hears.recv().unwrap();
         hears.recv().unwrap();
         drop(turn);
-        // It keeps listening: the rank may call back again before it sees that the turn has ended.
+        // The test keeps receiving, because the rank may call back again before it sees that the turn has ended.
         while hears.recv().is_ok() {}
         assert!(waits.join().unwrap());
     });

@@ -1,13 +1,13 @@
 //! The timer of the benches of this crate.
 //!
-//! Door: [`best_seconds`]. Report times as shares of the bandwidth measured in the same run.
+//! Door: [`best_seconds`]. A bench reports times as shares of a bandwidth that the same run measures.
 
 use std::time::Instant;
 
 const NUM_CALLS: usize = 24;
 
-/// Returns the shortest time of many calls, in seconds, on a thread of the pool as in a step of a model. On a busy
-/// machine the slower calls measure other work.
+/// Returns the shortest time of many calls of `work`, in seconds. The calls run on a thread of the rayon pool, as in a
+/// step of a model. The shortest time counts, because on a busy machine the longer ones include other programs.
 pub(crate) fn best_seconds(mut work: impl FnMut() + Send) -> f64 {
     rayon::scope(|_| {
         let mut best = f64::INFINITY;

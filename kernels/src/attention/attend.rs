@@ -1,10 +1,11 @@
 //! The arithmetic of attention for consecutive tokens of a row and the query heads that share a key head.
 //!
-//! Door: [`Attend`]. Keys are handled in chunks of [`CHUNK_KEYS`] that start at multiples of it, whatever the step
-//! contains. The queries are multiplied with the keys of a chunk, the softmax turns the scores into weights, and the
-//! values, times their weights, are added up. `products` multiplies blocks of queries with keys and values in place.
-//! Tiles, if the CPU has them, need keys and values laid out first. The bits of a query's output do not depend on the
-//! other queries of its task: a product sums each row alone, and a key that a query does not attend counts as zero.
+//! Door: [`Attend`]. Keys are handled in chunks of [`CHUNK_KEYS`] that start at multiples of [`CHUNK_KEYS`], whatever
+//! the step contains. The queries are multiplied with the keys of a chunk, the softmax turns the scores into weights,
+//! and the values, times their weights, are added up. `products` multiplies blocks of queries with keys and values in
+//! place. Tiles, if the CPU has them, need keys and values laid out first. The bits of a query's output do not depend
+//! on the other queries of its task: a product sums each row alone, and a key that a query does not attend counts as
+//! zero.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -30,18 +31,19 @@ pub(super) struct Attend<'a, 'y, E: KvElement, D> {
     pub(super) q: &'a [f32],
     pub(super) cache: &'a KeysAndValues<E>,
     pub(super) task: Task<'a, 'y>,
-    /// The way to multiply.
+    /// The way to multiply: in pairs of bf16 or in single precision.
     pub(super) dots: D,
-    /// The tiles of this thread. Without them, vectors multiply.
+    /// The tiles of this thread, or `None` if vectors multiply.
     pub(super) tiles: Option<&'a Tiles>,
     /// The number of rows of each block of queries.
     pub(super) block_rows: usize,
-    /// True if keys and values are laid out before they are multiplied.
+    /// True if keys and values are copied to the layout of tiles, in bf16, before they are multiplied.
     pub(super) is_laid_out: bool,
 }
 
 thread_local! {
-    /// The memory of the thread's last task. It is kept because allocating it anew takes as long as a short task.
+    /// The memory of the thread's last task. It is kept for the next task, because an allocation takes as long as a
+    /// short task.
     static MEMORY: Cell<Memory> = Cell::default();
 }
 
@@ -106,7 +108,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         self.shape.value_dim.div_ceil(STEP_VALUES)
     }
 
-    /// Returns the memory of this thread. The gathered sums are zero; all else is left over from another task.
+    /// Returns the memory of this thread, in the sizes that the task needs. The gathered sums are zero; everything else
+    /// has arbitrary values from another task.
     fn memory(&self, num_queries: usize) -> Memory {
         let (key_steps, value_steps, block_rows) = (self.key_steps(), self.value_steps(), self.block_rows);
         let num_blocks = num_queries.div_ceil(block_rows);
@@ -146,13 +149,13 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         }
     }
 
-    /// True if keys and values are laid out. For types that never are, the compiler drops the code that lays them out.
+    /// True if keys and values are laid out. If `D` has no such layout, the compiler drops the code for it.
     #[inline(always)]
     fn is_laid_out(&self) -> bool {
         D::CAN_BE_LAID_OUT && self.is_laid_out
     }
 
-    /// Attends the first chunk of `keys` with all queries.
+    /// Lets all queries attend the first chunk of `keys`.
     #[inline(always)]
     fn attend_chunk<S: Simd>(
         &self,
@@ -197,7 +200,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         ahead.ask_for_rest(simd);
     }
 
-    /// Returns the places of the first keys of groups: those of the first chunk of `keys`, and those of the next chunk.
+    /// Returns the places of the first keys of groups: of the groups in the first chunk of `keys`, and of those in the
+    /// next chunk.
     fn places_of_groups<'p>(
         &self,
         keys: Range<usize>,
@@ -295,7 +299,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         if E::HAS_SCALES {
             for (query, weights) in queries.iter().zip(weights) {
                 values.scale(simd, weights);
-                // A scale factor may be NaN, and so make a weight of zero NaN.
+                // A scale factor may be NaN, which makes a weight of zero NaN.
                 fill_outside(weights, &query.keys_of_chunk(first_key), 0.0);
             }
         }
@@ -303,8 +307,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
     }
 
     /// Adds the first `num_keys` values of a chunk, times their weights, to the values gathered so far. With `apart`,
-    /// each query has a product of its own, in which values that it does not attend are zero: NaN times a weight of
-    /// zero is NaN.
+    /// each query has a product of its own, in which the values that the query does not attend are zero. Otherwise such
+    /// a value could be NaN, and NaN times a weight of zero is NaN.
     #[inline(always)]
     fn gather<S: Simd>(
         &self,

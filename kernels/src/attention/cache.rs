@@ -1,4 +1,4 @@
-//! The keys and values that a layer keeps, in one of several types.
+//! The keys and values that a layer stores, in one of several number types.
 //!
 //! Doors: [`KvCache`], [`KvType`]. A vector is a key or a value, and its place is its index in the cache. The places of
 //! one head in one block are consecutive, and sixteen of them form a group (`groups`). The scale factors of vectors are
@@ -18,11 +18,11 @@ use crate::lines::Lines;
 pub enum KvType {
     /// Single precision: nothing is rounded.
     F32,
-    /// IEEE half precision. Finite numbers are clamped to its range.
+    /// IEEE half precision. Finite numbers are clamped to the range of the type.
     F16,
-    /// The upper half of single precision.
+    /// Bfloat16: the upper 16 bits of single precision.
     Bf16,
-    /// Integers from -127 to 127, with an f32 scale factor per token and head.
+    /// Int8 values from -127 to 127, with an f32 scale factor per token and head.
     Int8,
 }
 
@@ -39,12 +39,12 @@ impl std::fmt::Display for KvType {
 
 /// The keys `[num_blocks, num_kv_heads, block_size, head_dim]` and values `[.., value_dim]` of one layer.
 ///
-/// Keys that a head reads one after the other are adjacent in memory. (If each token stored all its heads together,
-/// they would often be 4096 bytes apart and map to the same few sets of the first-level cache.)
+/// Keys that a head reads one after another are adjacent in memory. If instead each token stored all its heads
+/// together, the keys of a head would often be 4096 bytes apart and map to the same few sets of the first-level cache.
 #[derive(Debug)]
 pub struct KvCache(pub(super) TypedCache);
 
-/// A cache, by its number type.
+/// The keys and values of a cache, in one of the number types.
 #[derive(Debug)]
 pub(super) enum TypedCache {
     F32(KeysAndValues<f32>),
@@ -58,7 +58,7 @@ pub(super) enum TypedCache {
 pub(super) struct KeysAndValues<E: KvElement> {
     /// `[num_blocks, num_kv_heads, block_size]`
     places: [usize; 3],
-    /// The dimensions of a key, and of a value.
+    /// The number of dimensions of a key, and of a value.
     dims: [usize; 2],
     pub(super) k: Stored<E>,
     pub(super) v: Stored<E>,
@@ -74,7 +74,7 @@ pub(super) struct Stored<E: KvElement> {
 }
 
 impl KvType {
-    /// Returns the bytes that a key, or a value, of `dim` numbers takes.
+    /// Returns the number of bytes that a key, or a value, of `dim` numbers takes, its scale factor included.
     pub fn bytes_per_vector(self, dim: usize) -> usize {
         match self {
             Self::F32 => bytes_per_vector::<f32>(dim),
@@ -87,7 +87,7 @@ impl KvType {
 
 impl KvCache {
     /// Allocates a cache of zeros with places `[num_blocks, num_kv_heads, block_size]`, for keys and values of `dims`
-    /// numbers. The system provides its memory page by page when it is first touched, in huge pages if it can.
+    /// numbers. The system provides each page of memory when it is first touched, and uses huge pages if it can.
     ///
     /// # Errors
     /// When the system refuses the memory.
@@ -150,7 +150,7 @@ impl KvCache {
 impl<E: KvElement> KeysAndValues<E> {
     fn zeros(places: [usize; 3], dims: [usize; 2]) -> io::Result<Self> {
         let block_size = places[2];
-        assert!(block_size.is_multiple_of(GROUP_SIZE), "blocks of {block_size} are not made of {GROUP_SIZE} each");
+        assert!(block_size.is_multiple_of(GROUP_SIZE), "the block size {block_size} is not a multiple of {GROUP_SIZE}");
         let num_places = places.iter().product();
         let [k, v] = dims.map(|dim| Stored::zeros(num_places, dim));
         Ok(Self { places, dims, k: k?, v: v? })
@@ -164,7 +164,7 @@ impl<E: KvElement> KeysAndValues<E> {
         self.k.size_bytes() + self.v.size_bytes()
     }
 
-    /// Panics if the blocks of the cache have another shape.
+    /// Panics if the cache was not allocated for `shape`.
     pub(super) fn check(&self, shape: &AttentionShape) {
         let ([_, num_kv_heads, block_size], [head_dim, value_dim]) = (self.places, self.dims);
         let wanted = [shape.num_kv_heads, shape.block_size, shape.head_dim, shape.value_dim];

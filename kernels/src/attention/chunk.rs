@@ -20,7 +20,7 @@ pub(super) const CHUNK_STEPS: usize = CHUNK_KEYS / STEP_VALUES;
 const STEP_RUNS: usize = TILE_SIZE / RUN_WORDS;
 /// The number of groups per chunk.
 pub(super) const CHUNK_GROUPS: usize = CHUNK_KEYS / GROUP_SIZE;
-/// The number of keys per product of queries and keys: their scores are its columns.
+/// The number of keys in one product of queries and keys. Each key is a column of the product.
 pub(super) const PART_KEYS: usize = BLOCK_COLUMNS;
 
 /// The scores of one query for the keys of a chunk; the softmax replaces them with weights.
@@ -45,7 +45,7 @@ pub(super) struct ChunkAhead {
     num_groups: usize,
     /// The group of the next line to prefetch.
     next_group: usize,
-    /// The index of that line in its group.
+    /// The index, in that group, of the next line to prefetch.
     next_line: usize,
 }
 
@@ -129,7 +129,7 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         is_finite
     }
 
-    /// Multiplies each number by the scale factor of its key, or value.
+    /// Multiplies each score, or weight, by the scale factor of its key, or value.
     #[inline(always)]
     pub(super) fn scale<S: Simd>(&self, simd: S, numbers: &mut ChunkWeights) {
         for (lanes, scales) in numbers.as_chunks_mut().0.iter_mut().zip(self.scales.as_chunks().0) {
@@ -137,8 +137,8 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         }
     }
 
-    /// Writes the keys to `to` as columns: `[parts of keys][steps of dimensions][2 tiles][16 words][16 keys]`. The
-    /// columns of missing keys are unspecified.
+    /// Writes the keys to `to` as the columns of a matrix, in the order `[keys / 32][dimensions / 32][2 tiles][16
+    /// words][16 keys]` (a word has two dimensions of a key). The columns of keys that the chunk lacks are unspecified.
     #[inline(always)]
     pub(super) fn lay_out_keys<S: Simd, D: Dots<E>>(&self, simd: S, dots: D, ahead: &mut ChunkAhead, to: &mut [Line]) {
         let keys = Keys::<E>(self.groups());
@@ -160,8 +160,9 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         }
     }
 
-    /// Writes the values to `to` as rows: `[steps of dimensions][steps of keys][2 tiles][16 words][16 dimensions]`.
-    /// Groups and dimensions that the chunk lacks become zeros.
+    /// Writes the values to `to` as the rows of a matrix, in the order `[dimensions / 32][keys / 32][2 tiles][16
+    /// words][16 dimensions]` (a word has the numbers of two keys). Groups and dimensions that the chunk lacks become
+    /// zeros.
     #[inline(always)]
     pub(super) fn lay_out_values<S: Simd, D: Dots<E>>(
         &self,
@@ -199,8 +200,8 @@ fn lay_out_run<S: Simd, E: KvElement, D: Dots<E>>(simd: S, _: D, run: &Run<'_, E
 }
 
 impl ChunkAhead {
-    /// Returns the groups whose first keys, and values, are at `places`. `dims` are the dimensions of a key and of a
-    /// value.
+    /// Returns the groups to prefetch: their first keys, and values, are at `places`. `dims` are the numbers of
+    /// dimensions of a key and of a value.
     #[inline(always)]
     pub(super) fn new<E: KvElement>(cache: &KeysAndValues<E>, places: &[usize], dims: [usize; 2]) -> Self {
         let dims = dims.map(padded_dim);
@@ -249,8 +250,8 @@ impl ChunkAhead {
 }
 
 impl PieceAhead {
-    /// Prefetches `LINES` lines from index `first` on, or none if `first` is past the end. The last of them may be past
-    /// it.
+    /// Prefetches `LINES` lines from index `first` on, or none if `first` is past the end. The last of these lines may
+    /// be past the end.
     #[inline(always)]
     pub(super) fn ask<S: Simd, const LINES: usize>(self, simd: S, first: usize) {
         if first < self.num_lines {

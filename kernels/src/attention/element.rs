@@ -1,7 +1,7 @@
 //! The types of numbers in a cache, and their conversion when registers load them.
 //!
-//! Doors: [`KvElement`], [`Bf16Exact`]. Numbers are rounded to the nearest once, when they are written. Every reader,
-//! in the same step or a later one, sees the rounded numbers. Widening is exact.
+//! Doors: [`KvElement`], [`Bf16Exact`]. Numbers are rounded once, to the nearest number of the type, when they are
+//! written. Every reader, in the same step or a later one, sees the rounded numbers. Widening is exact.
 
 use half::{bf16, f16};
 use numbers::int8;
@@ -9,13 +9,13 @@ use numbers::int8;
 use crate::isa::Simd;
 use crate::lines::Numbers;
 
-/// The numbers of a word for sixteen columns: sixteen pairs of neighbours and an empty slice, or sixteen numbers and
-/// their sixteen partners.
+/// The numbers of a word for sixteen columns: sixteen pairs of neighbours and an empty slice if
+/// [`KvElement::NEIGHBOURS`] is 2, otherwise sixteen numbers and their sixteen partners.
 pub(super) type WordNumbers<'a, E> = [&'a [<E as KvElement>::Stored]; 2];
 
 /// A type of numbers in a cache.
 pub(super) trait KvElement: Send + Sync {
-    /// The type in memory. Its default is the number zero, and all bits of that are zero.
+    /// The type in memory. Its default is the number zero, all of whose bits are zero.
     type Stored: std::fmt::Debug + Default + Numbers + Send + Sync;
 
     /// True if each vector has a scale factor of its own.
@@ -69,7 +69,7 @@ impl KvElement for f16 {
 
     const HAS_SCALES: bool = false;
 
-    /// Clamps finite numbers to the range of f16: f32 activations may exceed the range of the model's type.
+    /// Clamps finite numbers to the range of f16, because f32 activations may exceed it.
     fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut u16>) -> f32 {
         let largest = Self::MAX.to_f32();
         for (number, to) in numbers.iter().zip(to) {
@@ -124,7 +124,7 @@ impl KvElement for i8 {
 
     const HAS_SCALES: bool = true;
 
-    /// If one of the numbers is infinite or NaN, the factor is not finite.
+    /// If one of the numbers is infinite or NaN, the returned factor is too.
     fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut i8>) -> f32 {
         let (scale, inverse) = int8::scale(numbers);
         numbers.iter().zip(to).for_each(|(number, to)| *to = int8::round(*number, inverse).cast_signed());
@@ -153,5 +153,5 @@ impl Bf16Exact for i8 {
 /// Returns the first `LEN` numbers as an array.
 #[inline(always)]
 fn lanes<T, const LEN: usize>(numbers: &[T]) -> &[T; LEN] {
-    numbers.first_chunk().expect("a word has so many numbers")
+    numbers.first_chunk().expect("a word has `LEN` numbers")
 }

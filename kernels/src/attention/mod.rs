@@ -1,12 +1,12 @@
 //! Paged attention: causal, grouped-query, over K and V caches kept in blocks.
 //!
 //! Doors: [`write_kv`] writes a step's keys and values to a [`KvCache`], then [`paged_attention`] attends. `rows`
-//! computes the places of a row's keys, `cache` stores keys and values in one of several types (`element`), `attend`
-//! computes one task, and this file splits a step into tasks.
+//! computes the places of a row's keys (their indices in the cache), `cache` stores keys and values in one of several
+//! types (`element`), `attend` computes one task, and this file splits a step into tasks.
 //!
 //! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and
 //! sum. With a window, the token attends only the last of these keys. The output of a token does not depend on the
-//! other rows, on how the prompt is split over steps, or on the number of threads: not one bit changes.
+//! other rows, on how the prompt is split over steps, or on the number of threads: its bits stay the same.
 
 mod attend;
 mod cache;
@@ -31,10 +31,11 @@ use cache::{KeysAndValues, TypedCache};
 use element::{Bf16Exact, KvElement};
 use products::{Floats, Pairs};
 
-/// The number of queries (tokens × heads that share a key head) of a task. They share one pass over the keys.
+/// The maximum number of queries (tokens × heads that share a key head) of a task, unless a single token has more. All
+/// queries of a task share one pass over the keys.
 const TASK_QUERIES: usize = 256;
-/// The maximum number of queries of a task for which keys and values are converted to bf16 each time they are read. For
-/// more, they are converted once per chunk.
+/// The maximum number of queries of a task for which keys and values are converted to bf16 each time they are read. If
+/// a task has more queries, keys and values are converted once per chunk.
 const MAX_CONVERTING_QUERIES: usize = 12;
 /// The number of multiply-adds below which waking other threads costs more than it saves.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
@@ -66,7 +67,8 @@ fn write_all<E: KvElement>(
     write(shape, rows, (v, shape.value_dim), |place, value| cache.v.write_value(place, value));
 }
 
-/// Calls `write` with the place and the numbers of each vector of a step's `tokens` `[tokens, num_kv_heads, dim]`.
+/// Calls `write` for each key, or value, of a step's `tokens` `[tokens, num_kv_heads, dim]`, with its place and its
+/// numbers.
 fn write(
     shape: &AttentionShape,
     rows: &[AttentionRow<'_>],
@@ -78,7 +80,7 @@ fn write(
     for row in rows {
         row.check(shape);
         let end = (row.first_token + row.num_tokens) * width;
-        assert!(end <= tokens.len(), "a row ends at value {end} of {} in tokens", tokens.len());
+        assert!(end <= tokens.len(), "a row ends at value {end}, but tokens hold only {}", tokens.len());
         places.resize(row.num_tokens, 0);
         for kv_head in 0..shape.num_kv_heads {
             row.kv_places(shape, kv_head, row.first_position(), &mut places);
@@ -221,7 +223,7 @@ impl Attention<'_> {
         task.out.len() * self.shape.group_size()
     }
 
-    /// The rows per block, when the queries of a task are spread evenly over as few blocks as possible.
+    /// Returns the number of rows per block, if the queries of a task are spread evenly over as few blocks as possible.
     fn block_rows(&self, task: &Task<'_, '_>) -> usize {
         let num_queries = self.num_queries(task);
         num_queries.div_ceil(num_queries.div_ceil(BLOCK_ROWS))

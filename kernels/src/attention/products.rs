@@ -13,11 +13,11 @@ use super::groups::GROUP_SIZE;
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Block, Line};
 
-/// The values of a step of the left-hand side: two for each of sixteen words.
+/// The number of values of a step of the left-hand side: two for each of sixteen words.
 pub(super) const STEP_VALUES: usize = 2 * LANES;
-/// The words of a run of the right-hand side: sixteen values for each column.
+/// The number of words of a run of the right-hand side: sixteen values for each column.
 pub(super) const RUN_WORDS: usize = LANES / 2;
-/// The numbers of a word: two for each of sixteen columns.
+/// The number of numbers in a word: two for each of sixteen columns.
 const WORD_NUMBERS: usize = 2 * LANES;
 
 /// A way to multiply values of the left-hand side with one type of numbers, sixteen columns of two numbers at a time.
@@ -100,7 +100,7 @@ impl<E: KvElement> Dots<E> for Floats {
     }
 
     fn lay_out<S: Simd>(_simd: S, _numbers: WordNumbers<'_, E>, _to: &mut Line) {
-        unreachable!("tiles multiply pairs alone")
+        unreachable!("only pairs of bf16 are laid out")
     }
 
     #[inline(always)]
@@ -204,7 +204,7 @@ impl<'a, E: KvElement, const VECTORS: usize> Run<'a, E, VECTORS> {
     }
 }
 
-/// Adds the products of `left` and `right` to `sums`, and prefetches as many lines as it reads.
+/// Adds the products of `left` and `right` to `sums`, and prefetches as many lines of `ahead` as it reads of `right`.
 pub(super) struct Product<'a, E: KvElement, D: Dots<E>, R: Runs<E>> {
     /// `[lines][rows]`
     pub(super) left: &'a [Line],

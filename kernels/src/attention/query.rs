@@ -47,7 +47,8 @@ impl Query {
         queries: &mut [Self],
         weights: &mut [ChunkWeights],
     ) -> [f32; QUERIES_TOGETHER] {
-        // Each loop handles all queries: one query alone would wait for the latency of its own chain of operations.
+        // Each loop handles all queries, because one query alone would wait for the latency of its own chain of
+        // operations.
         let mut maxima = [f32::NEG_INFINITY; QUERIES_TOGETHER];
         for (max, (query, weights)) in maxima.iter_mut().zip(queries.iter().zip(weights.iter())) {
             let mut largest = simd.splat(f32::NEG_INFINITY);

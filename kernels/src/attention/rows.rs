@@ -1,7 +1,7 @@
 //! The dimensions of attention, and the place of each key of a row in the cache.
 //!
-//! Doors: [`AttentionShape`], [`AttentionRow`]: the caller's description of a step. This file does not read any keys or
-//! values.
+//! Doors: [`AttentionShape`], [`AttentionRow`], with which the caller describes a step. This file does not read any
+//! keys or values.
 
 /// The dimensions of a layer's attention.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -10,15 +10,15 @@ pub struct AttentionShape {
     pub num_heads: usize,
     /// The number of key heads, and of value heads.
     pub num_kv_heads: usize,
-    /// The dimensions of a query, and of a key.
+    /// The number of dimensions of a query, and of a key.
     pub head_dim: usize,
-    /// The dimensions of a value, and of a head's output.
+    /// The number of dimensions of a value, and of a head's output.
     pub value_dim: usize,
     /// The number of tokens per block of the cache, a multiple of 16.
     pub block_size: usize,
     /// The factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// The maximum number of keys that a query attends: the last ones, its own included. `None` means all.
+    /// The maximum number of keys that a query attends: the last ones up to its own key. `None` means all.
     pub window: Option<usize>,
     /// The cap of the scaled scores: they become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,

@@ -1,5 +1,5 @@
-//! Paged attention compared with f64, and the promise that a token's output depends on its own context alone, for every
-//! type of cache.
+//! Tests of paged attention for every type of cache: the output agrees with f64, and the output of a token depends only
+//! on its own context.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -172,7 +172,7 @@ fn isas_and_types() -> impl Iterator<Item = (Isa, KvType)> {
     Isa::available().into_iter().flat_map(|isa| KV_TYPES.map(|kv_type| (isa, kv_type)))
 }
 
-/// True if queries and weights are rounded too.
+/// True if queries and attention weights are rounded to bf16 too.
 fn has_bf16_products(isa: Isa, kv_type: KvType) -> bool {
     isa.rounds_to_bf16() && matches!(kv_type, KvType::Bf16 | KvType::Int8)
 }
@@ -195,7 +195,8 @@ fn check_against_f64(shape: AttentionShape, context_lens: &[usize]) {
     // A capped score is at most the cap. Its rounding error (2^-24 of tanh, and of the product) grows with the cap.
     let tolerance = 2e-6 + f64::from(shape.soft_cap.unwrap_or(0.0)) * 2.0_f64.powi(-22);
     for kv_type in KV_TYPES {
-        // Without and with rounded queries. Each is computed once: f64 takes longer than all instruction sets together.
+        // The exact outputs without and with rounded queries. Each is computed once, because f64 takes longer than all
+        // instruction sets together.
         let mut exact = [None, None];
         for isa in Isa::available() {
             let rounds = has_bf16_products(isa, kv_type);
@@ -382,7 +383,7 @@ fn what_is_no_number_is_seen_by_those_who_attend_it() {
 #[test]
 fn what_is_no_number_is_not_seen_behind_the_window() {
     let shape = AttentionShape { window: Some(9), ..shape(2, 1, 20) };
-    // The bad token is in the same chunk as the window, then in the chunk before.
+    // The bad token is in the same chunk as the window in the first case, and in the previous chunk in the second.
     for (num_tokens, bad_token) in [(30, 17), (70, 3)] {
         for (isa, kv_type) in isas_and_types() {
             let mut scene = Scene::new(shape, (isa, kv_type), &[num_tokens]);

@@ -1,6 +1,6 @@
 //! AMX tiles: eight registers of sixteen rows, and products of them.
 //!
-//! Only [`Amx::detect`] makes a value of [`Amx`]. [`Amx::with_tiles`] lends the tiles of the calling thread to a
+//! Only [`Amx::detect`] creates a value of [`Amx`]. [`Amx::with_tiles`] lends the tiles of the calling thread to a
 //! closure; [`Tiles`] multiplies blocks. Everything except these products runs on AVX-512 with BF16 and VNNI, which
 //! every CPU with AMX has. Stable compilers have no intrinsics for tiles, so this file uses assembly.
 
@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use super::avx512::Avx512;
 use crate::lines::{Ahead, BLOCK_ROWS, Block, Line, STEP_LINES, TILE_SIZE};
 
-/// Bits of CPUID leaf 7, register EDX: bf16 products, tiles, int8 products.
+/// The bits of CPUID leaf 7, register EDX, for bf16 products, tiles and int8 products.
 const CPUID_BITS: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 /// The number of the system call `arch_prctl` on Linux x86-64, which requests permission to use a part of the CPU
 /// state.
@@ -29,8 +29,8 @@ pub(crate) struct Amx(());
 
 /// The tiles of this thread, configured for blocks of `num_rows` rows.
 pub(crate) struct Tiles {
-    /// The rows of the two tiles of a block: the first rows, then the last. In a block of one row, both tiles hold that
-    /// row.
+    /// The numbers of rows of the two tiles of a block: the first tile has the first rows, the second tile the last
+    /// ones. In a block of one row, both tiles hold that row.
     tile_rows: [usize; 2],
     num_rows: usize,
 }
@@ -57,10 +57,10 @@ impl Amx {
         (has_vectors && *IS_PERMITTED.get_or_init(is_permitted)).then_some(Self(()))
     }
 
-    /// Lends the tiles of this thread to `work`, for blocks of `num_rows` rows.
+    /// Lends the tiles of this thread to `work`, configured for blocks of `num_rows` rows.
     ///
     /// # Panics
-    /// When `num_rows` is 0 or more than [`BLOCK_ROWS`], or `work` requests tiles itself.
+    /// When `num_rows` is 0 or more than [`BLOCK_ROWS`], or `work` calls this function itself.
     pub(crate) fn with_tiles<T>(self, num_rows: usize, work: impl FnOnce(&Tiles) -> T) -> T {
         thread_local!(static IS_LENT: Cell<bool> = const { Cell::new(false) });
         assert!((1..=BLOCK_ROWS).contains(&num_rows), "a block of {num_rows} rows");
@@ -85,7 +85,7 @@ impl Tiles {
     /// Subnormals count as zero.
     ///
     /// # Panics
-    /// When `left` and `right` differ in steps, have a partial step or are empty.
+    /// When `left` and `right` differ in their numbers of steps, contain a partial step, or are empty.
     #[inline(always)]
     pub(crate) fn add_bf16_product(&self, left: &[Line], right: &[Line], ahead: Ahead, sums: &mut Block<f32>) {
         let num_steps = self.check(left, right);
@@ -116,7 +116,7 @@ impl Tiles {
         sums: &mut Block<T>,
     ) {
         let second_row = self.num_rows - self.tile_rows[1];
-        // SAFETY: the CPU has tiles, configured by `with_tiles` for these rows; the caller promises that `left` and
+        // SAFETY: the CPU has tiles, configured by `with_tiles` for these rows; the caller ensures that `left` and
         // `right` hold what is read, and `sums` has at least the rows of 128 bytes that are written. A prefetch may
         // name any address.
         unsafe {
@@ -140,8 +140,8 @@ impl Tiles {
                 r"prefetcht0 [{left} + {left_step} + 64*\line]",
                 ".endr",
                 "4:",
-                // Each row is used once here: the first-level cache is for the right side, which the next block uses
-                // again.
+                // Each row of the left side is used only once here, so it is loaded without keeping it in the
+                // first-level cache. That cache is for the right side, which the next block uses again.
                 "tileloaddt1 tmm4, [{left} + {stride}]",
                 "tileloadd tmm6, [{right} + {stride}]",
                 "tileloadd tmm7, [{right} + {stride} + 1024]",
@@ -197,8 +197,8 @@ impl Tiles {
 }
 
 impl TileConfig {
-    /// Tiles 0, 1 and 4 have the rows of the first half of a block, tiles 2, 3 and 5 those of the second half, and
-    /// tiles 6 and 7 all sixteen.
+    /// Returns the configuration in which tiles 0, 1 and 4 have the rows of the first half of a block, tiles 2, 3 and 5
+    /// those of the second half, and tiles 6 and 7 all sixteen.
     fn of_rows([first, second]: [usize; 2]) -> Self {
         let mut config = Self { palette: 1, start_row: 0, reserved: [0; 14], column_bytes: [0; 16], rows: [0; 16] };
         let rows = [first, first, second, second, first, second, TILE_SIZE, TILE_SIZE];
@@ -215,7 +215,7 @@ fn has_tiles() -> bool {
     has_leaf && __cpuid_count(7, 0).edx & CPUID_BITS == CPUID_BITS
 }
 
-/// Requests tiles for all threads of this process. Returns true if the system grants them.
+/// Requests permission to use tiles for all threads of this process. Returns true if the system grants them.
 #[cfg(target_os = "linux")]
 fn request_tiles() -> bool {
     let answer: i64;

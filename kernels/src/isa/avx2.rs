@@ -1,7 +1,7 @@
 //! Sixteen lanes in two AVX2 registers, with the fused multiply-add and half-precision instructions of the same CPUs.
 //!
-//! Only [`Avx2::detect`] makes a value of [`Avx2`], so its methods are safe. They never fall back to other code.
-//! AVX-VNNI has the dot products of bytes of AVX-512 VNNI, for processors without AVX-512.
+//! Only [`Avx2::detect`] creates a value of [`Avx2`], so the methods of the value are safe. They never fall back to
+//! other code. AVX-VNNI brings the dot products of AVX-512 VNNI to processors that lack AVX-512.
 
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
@@ -35,11 +35,11 @@ impl<const HAS_VNNI: bool> Avx2<HAS_VNNI> {
     }
 }
 
-/// Compiles kernels with the features enabled. These are methods, so the compiler puts their code beside that of the
-/// kernel: a change to a kernel recompiles that kernel only.
+/// Methods that compile a kernel with the features enabled. They belong to the kernel, so that the compiler puts their
+/// code beside that of the kernel and a change to a kernel recompiles only that kernel.
 trait Compile: Kernel + Sized {
     /// # Safety
-    /// The CPU has the features.
+    /// The CPU must have the features.
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn run_plain<const HAS_VNNI: bool>(self, token: Avx2<HAS_VNNI>) -> Self::Output {
         self.run(token)
@@ -221,7 +221,7 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
 
     #[inline(always)]
     fn add_dots(self, sums: [__m256i; 2], quads: [__m256i; 2], word: u32) -> [__m256i; 2] {
-        // SAFETY: `self` proves that the CPU has AVX2, and VNNI where it is used.
+        // SAFETY: `self` proves that the CPU has AVX2, and AVX-VNNI if `HAS_VNNI`.
         unsafe {
             let word = _mm256_set1_epi32(word.cast_signed());
             if HAS_VNNI {
@@ -263,7 +263,7 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
         group: Int4Group<'_>,
         x: &[GroupOfX<'_>; ROWS],
     ) {
-        // SAFETY: `self` proves that the CPU has AVX2, and VNNI where it is used; each half of a line holds the 32
+        // SAFETY: `self` proves that the CPU has AVX2, and AVX-VNNI if `HAS_VNNI`; each half of a line holds the 32
         // bytes that are read, and the factors hold 16.
         unsafe {
             let mut dots = [[_mm256_setzero_si256(); 2]; ROWS];
@@ -278,8 +278,8 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
                 let [first, second] = [_mm256_srli_epi16::<4>(first), _mm256_srli_epi16::<4>(second)];
                 let high = [_mm256_and_si256(first, nibble), _mm256_and_si256(second, nibble)];
                 for (dots, x) in dots.iter_mut().zip(x) {
-                    // Load the words of x only when they are used: loading all of them early would take registers from
-                    // the sums.
+                    // The fence makes the compiler load the words of x only when they are used, because loading all of
+                    // them early would take registers from the sums.
                     compiler_fence(Ordering::SeqCst);
                     for (nibbles, quad) in [(low, x.quads[idx]), (high, x.quads[idx + GROUP_LINES])] {
                         let quad = _mm256_set1_epi32(quad.cast_signed());
@@ -293,8 +293,8 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
             let factors = _mm_loadu_si128(group.factors.as_ptr().cast());
             let factors = [_mm256_cvtepi8_epi32(factors), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(factors))];
             for half in 0..2 {
-                // The factor appears once for each of the two sums of an output. With VNNI there is one sum: 32
-                // products of at most 8 · 127 fit into 16 bits too.
+                // Without VNNI an output has two sums of 16 bits, and its factor appears once for each. With VNNI it
+                // has one sum, which also fits into 16 bits: 32 products of at most 8 · 127.
                 let upper = if HAS_VNNI { _mm256_setzero_si256() } else { _mm256_slli_epi32::<16>(factors[half]) };
                 let factors = _mm256_blend_epi16::<0xaa>(factors[half], upper);
                 for (sums, dots) in sums.iter_mut().zip(&dots) {
@@ -331,14 +331,14 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     }
 }
 
-/// Adds the products of nibbles and four integers of a row: to one sum of an output with VNNI, otherwise to two sums of
-/// 16 bits.
+/// Adds the products of nibbles and four integers of a row of x: to one 32-bit sum per output with VNNI, otherwise to
+/// two 16-bit sums per output.
 ///
 /// # Safety
-/// The CPU must have AVX2, and VNNI where it is used.
+/// The CPU must have AVX2, and AVX-VNNI if `HAS_VNNI`.
 #[inline(always)]
 unsafe fn add_nibbles<const HAS_VNNI: bool>(dots: __m256i, nibbles: __m256i, quad: __m256i) -> __m256i {
-    // SAFETY: the caller promises AVX2, and VNNI where it is used.
+    // SAFETY: the caller ensures that the CPU has AVX2, and AVX-VNNI if `HAS_VNNI`.
     unsafe {
         if HAS_VNNI {
             _mm256_dpbusd_avx_epi32(dots, nibbles, quad)
@@ -349,14 +349,14 @@ unsafe fn add_nibbles<const HAS_VNNI: bool>(dots: __m256i, nibbles: __m256i, qua
     }
 }
 
-/// Returns the sum of the lanes of each vector: lane i and i + 4, then i + 2, i + 1.
+/// Returns the sum of the lanes of each vector, added as a tree: first lanes i and i + 4, then i + 2 and i + 1.
 ///
 /// # Safety
 /// The CPU must have AVX.
 #[inline(always)]
 pub(super) unsafe fn sum_halves(halves: [__m256; 4]) -> [f32; 4] {
     let mut sums = [0.0; 4];
-    // SAFETY: the caller promises AVX; the array holds the 16 bytes that are written.
+    // SAFETY: the caller ensures that the CPU has AVX; the array holds the 16 bytes that are written.
     unsafe {
         let [a, b, c, d] = [fold(halves[0]), fold(halves[1]), fold(halves[2]), fold(halves[3])];
         let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
@@ -368,12 +368,12 @@ pub(super) unsafe fn sum_halves(halves: [__m256; 4]) -> [f32; 4] {
     sums
 }
 
-/// Adds lane i and lane i + 4.
+/// Returns the sums of lanes i and i + 4.
 ///
 /// # Safety
 /// The CPU must have AVX.
 #[inline(always)]
 unsafe fn fold(vector: __m256) -> __m128 {
-    // SAFETY: the caller promises AVX.
+    // SAFETY: the caller ensures that the CPU has AVX.
     unsafe { _mm_add_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps::<1>(vector)) }
 }

@@ -1,6 +1,7 @@
 //! Sixteen lanes in one AVX-512 register.
 //!
-//! Only [`Avx512::detect`] makes a value of [`Avx512`], so its methods are safe. They never fall back to other code.
+//! Only [`Avx512::detect`] creates a value of [`Avx512`], so the methods of the value are safe. They never fall back to
+//! other code.
 
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
@@ -12,7 +13,8 @@ use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use super::simd::{Kernel, LANES, Simd};
 use crate::lines::{Line, bf16_line};
 
-/// Proof that the CPU has AVX-512 F and BW, and FMA. `NUM_DOTS` of 1 adds VNNI, for integers; 2 adds VNNI and BF16.
+/// Proof that the CPU has AVX-512 F and BW, and FMA. If `NUM_DOTS` is 1, the CPU also has VNNI; if 2, it also has VNNI
+/// and BF16.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512<const NUM_DOTS: usize>(());
 
@@ -42,11 +44,11 @@ impl<const NUM_DOTS: usize> Avx512<NUM_DOTS> {
     }
 }
 
-/// Compiles kernels with the features enabled. These are methods, so the compiler puts their code beside that of the
-/// kernel: a change to a kernel recompiles that kernel only.
+/// Methods that compile a kernel with the features enabled. They belong to the kernel, so that the compiler puts their
+/// code beside that of the kernel and a change to a kernel recompiles only that kernel.
 trait Compile: Kernel + Sized {
     /// # Safety
-    /// The CPU has the features.
+    /// The CPU must have the features.
     #[target_feature(enable = "avx512f,avx512bw,fma")]
     unsafe fn run_plain<const NUM_DOTS: usize>(self, token: Avx512<NUM_DOTS>) -> Self::Output {
         self.run(token)
@@ -212,7 +214,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
 
     #[inline(always)]
     fn add_dots(self, sums: __m512i, quads: __m512i, word: u32) -> __m512i {
-        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used.
+        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI if `HAS_VNNI`.
         unsafe {
             let word = _mm512_set1_epi32(word.cast_signed());
             if Self::HAS_VNNI {
@@ -229,7 +231,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
 
     #[inline(always)]
     fn add_group<const ROWS: usize>(self, sums: &mut [__m512i; ROWS], group: Int4Group<'_>, x: &[GroupOfX<'_>; ROWS]) {
-        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used; a line holds the 64 bytes
+        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI if `HAS_VNNI`; a line holds the 64 bytes
         // that are read, and the factors hold 16.
         unsafe {
             let mut dots = [_mm512_setzero_si512(); ROWS];
@@ -242,8 +244,8 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
                 let low = _mm512_and_si512(bytes, nibble);
                 let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble);
                 for (dots, x) in dots.iter_mut().zip(x) {
-                    // Process one row after another: loading the words of all rows at once would take registers from
-                    // the sums.
+                    // The fence makes the compiler process one row after another, because loading the words of all rows
+                    // at once would take registers from the sums.
                     compiler_fence(Ordering::SeqCst);
                     for (nibbles, quad) in [(low, x.quads[idx]), (high, x.quads[idx + GROUP_LINES])] {
                         let quad = _mm512_set1_epi32(quad.cast_signed());
@@ -257,8 +259,8 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
                 }
             }
             let factors = _mm512_cvtepi8_epi32(_mm_loadu_si128(group.factors.as_ptr().cast()));
-            // The factor appears once for each of the two sums of an output. With VNNI there is one sum: 32 products of
-            // at most 8 · 127 fit into 16 bits too.
+            // Without VNNI an output has two sums of 16 bits, and its factor appears once for each. With VNNI it has
+            // one sum, which also fits into 16 bits: 32 products of at most 8 · 127.
             let upper = if Self::HAS_VNNI { _mm512_setzero_si512() } else { _mm512_slli_epi32::<16>(factors) };
             let factors = _mm512_mask_blend_epi16(0xaaaa_aaaa, factors, upper);
             for (sums, dots) in sums.iter_mut().zip(dots) {
@@ -308,7 +310,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
 
     #[inline(always)]
     fn max_lane(self, vector: __m512) -> f32 {
-        // If either operand is NaN, the instruction returns the second: NaN lanes become minus infinity.
+        // If either operand is NaN, the instruction returns the second operand, so NaN lanes become minus infinity.
         let numbers = self.max(vector, self.splat(f32::NEG_INFINITY));
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_reduce_max_ps(numbers) }
@@ -358,13 +360,13 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 }
 
-/// Transposes rows of words into columns.
+/// Transposes 16 rows of 16 words.
 ///
 /// # Safety
 /// The CPU must have AVX-512.
 #[inline(always)]
 unsafe fn transpose(rows: [__m512i; LANES], to: &mut [Line; LANES]) {
-    // SAFETY: the caller promises AVX-512; lines hold the 64 bytes that are written.
+    // SAFETY: the caller ensures that the CPU has AVX-512; lines hold the 64 bytes that are written.
     unsafe {
         let (mut a, mut b) = (rows, rows);
         // Interleave words of two rows, then of four, in each quarter of a register.
@@ -378,7 +380,7 @@ unsafe fn transpose(rows: [__m512i; LANES], to: &mut [Line; LANES]) {
             a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
             a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
         }
-        // `a[4 * i + j]` holds columns j, j + 4, j + 8 and j + 12 of rows 4 i to 4 i + 3: join the quarters of four
+        // `a[4 * i + j]` holds columns j, j + 4, j + 8 and j + 12 of rows 4 i to 4 i + 3. Join the quarters of four
         // registers.
         for j in 0..4 {
             let even =
@@ -397,13 +399,13 @@ unsafe fn transpose(rows: [__m512i; LANES], to: &mut [Line; LANES]) {
     }
 }
 
-/// Adds lane i and lane i + 8.
+/// Returns the sums of lanes i and i + 8.
 ///
 /// # Safety
 /// The CPU must have AVX-512.
 #[inline(always)]
 unsafe fn fold(vector: __m512) -> __m256 {
-    // SAFETY: the caller promises AVX-512.
+    // SAFETY: the caller ensures that the CPU has AVX-512.
     unsafe {
         let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector)));
         _mm256_add_ps(_mm512_castps512_ps256(vector), high)
@@ -413,13 +415,13 @@ unsafe fn fold(vector: __m512) -> __m256 {
 /// Reinterprets the same bits as another type.
 #[inline(always)]
 fn bf16_vector(pairs: __m512i) -> __m512bh {
-    // SAFETY: both are 64 bytes of any value.
+    // SAFETY: both types are 64 bytes, and any bits are valid.
     unsafe { std::mem::transmute(pairs) }
 }
 
 /// Reinterprets the same bits as another type.
 #[inline(always)]
 fn bits_of_bf16(pairs: __m512bh) -> __m512i {
-    // SAFETY: both are 64 bytes of any value.
+    // SAFETY: both types are 64 bytes, and any bits are valid.
     unsafe { std::mem::transmute(pairs) }
 }

@@ -1,10 +1,11 @@
-//! Emulated AMX tiles, for tests on CPUs that lack AMX: tile instructions are illegal there, and a signal handler runs
-//! them.
+//! Emulated AMX tiles, for tests on CPUs that lack AMX: tile instructions are illegal there, so a signal handler
+//! emulates them.
 //!
 //! Door: [`install`]. The SIGILL handler decodes the instructions that `amx` assembles, changes the state of this
 //! thread and resumes after them. Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
-//! sections 2.3 (VEX), TILELOADD, TDPBF16PS and TDPBSSD. An instruction that a CPU with tiles would refuse is left to
-//! the system, which ends the process. Rust code reads and writes the memory, so that the address sanitizer sees it.
+//! sections 2.3 (VEX), TILELOADD, TDPBF16PS and TDPBSSD. The handler does not emulate an instruction that a CPU with
+//! tiles would refuse, so that the system ends the process. Rust code does the loads and stores, so that the address
+//! sanitizer checks them.
 
 #![expect(unsafe_code, reason = "the handler of a signal; assembly tells it what to read and write")]
 
@@ -18,7 +19,7 @@ const NUM_TILES: usize = 8;
 const MAX_ROWS: usize = 16;
 const ROW_BYTES: usize = 64;
 
-/// The indices into `gregs`, in the order in which instructions number the registers.
+/// The indices of the registers in `gregs`, in the order of the register numbers in instructions.
 const REGISTERS: [c_int; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -66,7 +67,7 @@ struct Instruction {
     len: usize,
 }
 
-/// The operand that the byte ModRM names.
+/// The operand of the instruction that is a register or memory: the one that ModRM and SIB encode.
 enum Place {
     Register(usize),
     /// Rows that start at `address`, `stride` bytes apart.
@@ -76,7 +77,7 @@ enum Place {
     },
 }
 
-/// Installs the handler, which emulates tile instructions in this process from now on. Returns true on success.
+/// Installs the SIGILL handler, which from now on emulates tile instructions in this process. Returns true on success.
 pub(super) fn install() -> bool {
     // SAFETY: all of `action` is zero or written; the handler changes only its own thread and calls nothing that
     // allocates.
@@ -96,7 +97,7 @@ extern "C" fn on_illegal_instruction(_: c_int, _: *mut siginfo_t, context: *mut 
         let start = registers[REG_RIP as usize];
         TILES.with(|tiles| {
             let tiles = &mut *tiles.get();
-            // Tile instructions that follow directly need no signal of their own.
+            // Tile instructions that follow directly are emulated too, which saves a signal for each.
             while let Some(instruction) = Instruction::at(registers)
                 && tiles.execute(&instruction)
             {
@@ -117,7 +118,8 @@ impl Instruction {
     /// The program counter points at instructions.
     unsafe fn at(registers: &[i64]) -> Option<Self> {
         let first = registers[REG_RIP as usize] as *const u8;
-        // SAFETY: the caller promises instructions; a byte is read only if the bytes before it say that it exists.
+        // SAFETY: the caller ensures that there are instructions, and a byte is read only if the bytes before it show
+        // that it belongs to the instruction.
         let byte = |index: usize| usize::from(unsafe { first.add(index).read() });
         let register = |number: usize| registers[REGISTERS[number] as usize] as usize;
         if byte(0) != 0xc4 || byte(1) & 0x1f != 2 {
@@ -165,13 +167,13 @@ impl Instruction {
 impl Tiles {
     const RELEASED: Self = Self([Tile { rows: [[0; ROW_BYTES / 4]; MAX_ROWS], num_rows: 0, row_bytes: 0 }; NUM_TILES]);
 
-    /// Executes the instruction. Returns true if it is a tile instruction that the CPU would allow.
+    /// Executes the instruction if it is a tile instruction that a CPU with tiles would allow. Returns true if so.
     ///
     /// # Safety
-    /// The instruction may read or write the memory that it names.
+    /// The memory that the instruction names can be read or written as the instruction does.
     unsafe fn execute(&mut self, instruction: &Instruction) -> bool {
         let &Instruction { opcode, prefix, reg, vvvv, ref place, .. } = instruction;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller ensures that the memory can be read or written.
         unsafe {
             match (opcode, prefix, place) {
                 (0x49, 0, Place::Memory { address, .. }) => self.configure(&*(*address as *const [u8; 64])),
@@ -230,30 +232,31 @@ impl Tiles {
 
 impl Tile {
     /// # Safety
-    /// The `num_rows` rows may be read.
+    /// The `num_rows` rows at `address`, `stride` bytes apart, can be read.
     unsafe fn load(&mut self, address: usize, stride: usize) -> bool {
         self.rows = Tiles::RELEASED.0[0].rows;
         for (index, row) in self.rows.iter_mut().enumerate().take(self.num_rows) {
             let from = address.wrapping_add(index.wrapping_mul(stride)) as *const u8;
-            // SAFETY: the caller promises the memory; a row has at most `ROW_BYTES` bytes.
+            // SAFETY: the caller ensures that the memory is accessible, and a row has at most `ROW_BYTES` bytes.
             unsafe { ptr::copy_nonoverlapping(from, row.as_mut_ptr().cast(), self.row_bytes) };
         }
         true
     }
 
     /// # Safety
-    /// The `num_rows` rows may be written.
+    /// The `num_rows` rows at `address`, `stride` bytes apart, can be written.
     unsafe fn store(&self, address: usize, stride: usize) -> bool {
         for (index, row) in self.rows.iter().enumerate().take(self.num_rows) {
             let to = address.wrapping_add(index.wrapping_mul(stride)) as *mut u8;
-            // SAFETY: the caller promises the memory; a row has at most `ROW_BYTES` bytes.
+            // SAFETY: the caller ensures that the memory is accessible, and a row has at most `ROW_BYTES` bytes.
             unsafe { ptr::copy_nonoverlapping(row.as_ptr().cast(), to, self.row_bytes) };
         }
         true
     }
 }
 
-/// Adds the even products in order, and the odd ones, then adds both to the sum. Subnormals count as zero.
+/// Adds the products of bf16 pairs to one row of sums: the even products are added in order, and so are the odd ones,
+/// then both are added to the sum. Subnormals count as zero.
 fn add_bf16_products(sums: &mut [u32], left: &[u32], right: &[[u32; ROW_BYTES / 4]]) {
     let mut both = [[0.0_f32; ROW_BYTES / 4]; 2];
     for (left, right) in left.iter().zip(right) {
@@ -281,7 +284,7 @@ fn add_int8_products(sums: &mut [u32], left: &[u32], right: &[[u32; ROW_BYTES / 
     }
 }
 
-/// Returns the low bf16 value of a pair, or the high one, as f32.
+/// Returns the low bf16 value of a pair as f32 if `half` is 0, otherwise the high one.
 fn bf16(pair: u32, half: usize) -> f32 {
     let bits = if half == 0 { pair << 16 } else { pair & 0xffff_0000 };
     without_subnormal(f32::from_bits(bits))

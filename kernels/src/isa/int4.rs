@@ -1,20 +1,20 @@
-//! Groups of 4-bit weights in the form that the instruction sets multiply.
+//! Groups of int4 weights in the form in which the instruction sets multiply them.
 //!
 //! Doors: [`Int4Group`], [`GroupOfX`]. `linear::int4` defines the layout of groups in memory.
 
 use super::simd::LANES;
 use crate::lines::Line;
 
-/// The number of cache lines of a group. Each line has eight inputs of sixteen outputs.
+/// The number of cache lines of a group. Each line has the weights of eight inputs for sixteen outputs.
 pub(crate) const GROUP_LINES: usize = 4;
 
 /// The weights of 32 inputs for the outputs of a tile: `factor · (nibble - 8)`.
 #[derive(Clone, Copy)]
 pub(crate) struct Int4Group<'a> {
-    /// Line i holds inputs 4i to 4i + 3 in the low nibbles of the bytes, and the inputs 16 further on in the high
+    /// Line i holds inputs 4i to 4i + 3 in the low nibbles of the bytes, and inputs 4i + 16 to 4i + 19 in the high
     /// nibbles.
     pub(crate) lines: &'a [Line; GROUP_LINES],
-    /// One byte for each output, from -15 to 15.
+    /// The factors of the sixteen outputs, a byte each, from -15 to 15.
     pub(crate) factors: &'a [u32; LANES / 4],
 }
 
@@ -23,8 +23,8 @@ pub(crate) struct Int4Group<'a> {
 pub(crate) struct GroupOfX<'a> {
     /// Integers from -127 to 127, four to a word.
     pub(crate) quads: &'a [u32; 2 * GROUP_LINES],
-    /// [`Simd::group_start`] of two numbers: -8 times the sum of the first and second bytes of all words, and -8 times
-    /// the sum of the third and fourth bytes.
+    /// The result of [`Simd::group_start`] for two values: -8 times the sum of the first and second bytes of all words,
+    /// and -8 times the sum of the third and fourth bytes.
     ///
     /// [`Simd::group_start`]: super::simd::Simd::group_start
     pub(crate) start: u32,
@@ -64,7 +64,8 @@ pub(crate) fn pair(low: i16, high: i16) -> u32 {
     u32::from(high.cast_unsigned()) << 16 | u32::from(low.cast_unsigned())
 }
 
-/// Subtracts 8 from each byte, which is from 0 to 15. The top bit keeps a byte from borrowing from the next.
+/// Subtracts 8 from each byte of the word. The bytes must be from 0 to 15. The top bit of a byte is set meanwhile, so
+/// that the byte does not borrow from the next one.
 #[inline(always)]
 fn minus_eight(bytes: u32) -> u32 {
     ((bytes | 0x8080_8080) - 0x0808_0808) ^ 0x8080_8080

@@ -2,7 +2,8 @@
 //!
 //! Doors: [`select`] at start-up, [`active`] afterwards. An operation implements [`Kernel`] over any [`Simd`];
 //! [`Isa::run`] compiles it with the features of the instruction set enabled. To add an instruction set, write its file
-//! with `impl Simd`, and a variant of [`Isa`]; the compiler names the rest. This module never reads the environment.
+//! with `impl Simd`, add a variant to [`Isa`], and add it to `NAMES`, [`Isa::available`] and the message of
+//! [`IsaError::Unknown`]; the compiler points out the remaining places. This module never reads the environment.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -52,7 +53,7 @@ pub enum Isa {
     /// AVX-512 with BF16 and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
-    /// AMX for products of bf16 and int8 matrices, AVX-512 with BF16 and VNNI for everything else.
+    /// AMX for products of bf16, int8 and unpacked int4 matrices, AVX-512 with BF16 and VNNI for everything else.
     #[cfg(target_arch = "x86_64")]
     Amx,
 }
@@ -72,7 +73,7 @@ pub enum IsaError {
         /// The requested name.
         name: String,
     },
-    /// This machine or this build lacks the instruction set.
+    /// The name is known, but this machine or this build lacks the instruction set.
     #[error("cpu instruction set {name} is not available on this machine; the best that is available is {best}")]
     Unavailable {
         /// The requested name.
@@ -150,8 +151,8 @@ impl Isa {
         }
     }
 
-    /// True if x is rounded to bf16 and multiplied in pairs. This holds only for weights and KV caches that are exact
-    /// in bf16.
+    /// True if the instruction set multiplies pairs of bf16 values. Then x is rounded to bf16 for products with bf16
+    /// weights, and so are queries and attention weights for KV caches in bf16 or int8.
     pub fn rounds_to_bf16(self) -> bool {
         match self {
             Self::Portable => false,
@@ -162,7 +163,7 @@ impl Isa {
         }
     }
 
-    /// True if matrices of bf16 and int8 are multiplied by AMX tiles.
+    /// True if the instruction set multiplies bf16 and int8 matrices with AMX tiles.
     pub(crate) fn has_tiles(self) -> bool {
         match self {
             Self::Portable => false,
@@ -173,8 +174,8 @@ impl Isa {
         }
     }
 
-    /// Lends the tiles of this thread to `work`, for blocks of `num_rows` rows, or `None` if the instruction set has no
-    /// tiles.
+    /// Lends the tiles of this thread to `work`, configured for blocks of `num_rows` rows. Passes `None` if the
+    /// instruction set has no tiles.
     pub(crate) fn with_tiles(self, num_rows: usize, work: impl FnOnce(Option<&Tiles>)) {
         match self {
             Self::Portable => work(None),
@@ -198,8 +199,8 @@ impl Isa {
         self.run(DotParts)
     }
 
-    /// Runs `kernel`, which computes with floats only: all variants of AVX-512 run the same code, and so do both
-    /// variants of AVX2.
+    /// Runs `kernel`, which must compute with floats only. All variants of AVX-512 then share one compiled copy, and so
+    /// do both variants of AVX2.
     pub(crate) fn run_floats<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             Self::Portable => kernel.run_portable(),
@@ -214,7 +215,7 @@ impl Isa {
         }
     }
 
-    /// Runs `kernel`, which multiplies pairs of bf16.
+    /// Runs `kernel`, which multiplies pairs of bf16 values.
     ///
     /// # Panics
     /// When this instruction set does not multiply pairs of bf16: see [`Isa::rounds_to_bf16`].
@@ -224,7 +225,7 @@ impl Isa {
             Self::Avx512Bf16 | Self::Amx => {
                 avx512::Avx512::<2>::detect().expect("a chosen instruction set is available").run(kernel)
             }
-            _ => unreachable!("{self} multiplies no pairs of bf16"),
+            _ => unreachable!("{self} does not multiply pairs of bf16"),
         }
     }
 
@@ -296,8 +297,8 @@ mod tests {
 
     use super::*;
 
-    /// The variable that names the instruction sets this machine must have, separated by commas: tests fail if one is
-    /// missing.
+    /// The environment variable with the instruction sets that this machine must have, separated by commas. A test
+    /// fails if one is missing.
     const REQUIRE_VARIABLE: &str = "HILO_REQUIRE_ISA";
 
     #[test]
@@ -320,7 +321,7 @@ mod tests {
         let available = Isa::available();
         assert_eq!(available.contains(&Isa::Amx), available.contains(&Isa::Avx512Bf16));
         if !available.contains(&Isa::Amx) {
-            say_aloud("not tested on this machine: tiles, emulated ones neither, for they need avx512-bf16");
+            say_aloud("not tested on this machine: tiles, not even emulated ones, because they need avx512-bf16");
         }
     }
 
@@ -339,7 +340,8 @@ mod tests {
         }
     }
 
-    /// Writes a line to stderr that the test runner shows even if the test passes: it captures only the print macros.
+    /// Writes a line to stderr that the test runner shows even if the test passes, because it captures only the print
+    /// macros.
     fn say_aloud(line: &str) {
         std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
     }

@@ -1,8 +1,8 @@
-//! A stand-in for AMX on other architectures: a type of tiles without values.
+//! A stand-in for AMX on other architectures: a type `Tiles` that has no values.
 
 use crate::lines::{Ahead, Block, Line};
 
-/// An uninhabited type.
+/// An uninhabited type: its methods can never be called.
 pub(crate) enum Tiles {}
 
 impl Tiles {

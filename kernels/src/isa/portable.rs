@@ -1,13 +1,13 @@
 //! Sixteen lanes in plain Rust, which the compiler vectorises for whatever the compilation target guarantees.
 //!
-//! Multiply-add is fused only where the target has an instruction for it (a software one would be far slower), so on
-//! x86-64 the results differ from AVX2 and AVX-512 in the last bits.
+//! Multiply-add is fused only where the target has an instruction for it (a fused one in software would be far slower),
+//! so in a default build for x86-64 the results differ from AVX2 and AVX-512 in the last bits.
 
 use super::simd::{Kernel, LANES, Simd};
 
 const HAS_FUSED_MULTIPLY_ADD: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
-/// The token of plain Rust, which needs no CPU feature.
+/// The token for plain Rust code, which needs no CPU feature.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 

@@ -1,14 +1,15 @@
 //! Operations of an instruction set on sixteen f32 lanes, and functions built from them.
 //!
-//! [`Simd`] is a token: a value of it proves that the CPU has the instructions, so its methods are safe. A vector
-//! always has [`LANES`] lanes (AVX2 uses two registers), so the order of every sum is the same for all instruction
-//! sets. [`Kernel`] is an operation's body. Every method is `#[inline(always)]`: a body must end up inside the one
-//! function that has the features enabled. Bodies therefore use plain loops, not closures.
+//! [`Simd`] is a token: a value of it proves that the CPU has the instructions, so the methods of the value are safe. A
+//! vector always has [`LANES`] lanes (AVX2 uses two registers), so the order of every sum is the same for all
+//! instruction sets. [`Kernel`] is the body of an operation. Every method is `#[inline(always)]`, because a body must
+//! end up inside the one function that has the CPU features enabled. For the same reason bodies use plain loops instead
+//! of closures.
 
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use crate::lines::{Line, bf16_line};
 
-/// Lanes of a vector.
+/// The number of lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
 /// A body that can be compiled for any instruction set.
@@ -29,25 +30,27 @@ pub(crate) trait Simd: Copy {
 
     /// The number of sums that fit into registers together with the operands added to them.
     const NUM_SUMS: usize;
-    /// True if products of three or more rows use one vector of columns at a time. Then the rows share each loaded and
-    /// widened vector, and the products prefetch the rows of x for the next step.
+    /// True if products of three or more rows use one vector of columns at a time. More rows then share each vector
+    /// that is loaded and widened, and the products prefetch the rows of x for the next step.
     const HAS_LONE_COLUMNS: bool = false;
-    /// The most rows that are multiplied together: by one vector if `HAS_LONE_COLUMNS`, otherwise by two.
+    /// The maximum number of rows that are multiplied together: with one vector of columns at a time if
+    /// `HAS_LONE_COLUMNS`, otherwise with two.
     const MAX_ROWS: usize = if Self::HAS_LONE_COLUMNS { Self::NUM_SUMS } else { Self::NUM_SUMS / 2 };
-    /// The fewest rows for which 4-bit weights are first unpacked to 8 bits. Unpacking pays where [`Simd::add_dots`] is
-    /// one instruction.
+    /// The minimum number of rows for which int4 weights are first unpacked to int8. Unpacking pays where
+    /// [`Simd::add_dots`] is one instruction.
     const MIN_UNPACKED_ROWS: usize = usize::MAX;
     /// The number that [`Simd::load_quads`] adds to each byte.
     const BYTE_OFFSET: i32 = 0;
-    /// The number of parts into which [`Simd::add_dots`] splits four bytes. One part has all four as bytes. Of two
-    /// parts, one has the first and third bytes and the other the second and fourth, as 16-bit integers.
+    /// The number of parts into which [`Simd::add_dots`] splits a word of four bytes. If there is one part, it has all
+    /// four as bytes. If there are two, the first part has the first and third bytes and the second part has the
+    /// others, as 16-bit integers.
     const DOT_PARTS: usize = 1;
-    /// True if the instruction set multiplies pairs of bf16 ([`Simd::add_bf16_dots`]). Only such processors can have
-    /// AMX tiles.
+    /// True if the instruction set has [`Simd::add_bf16_dots`], which multiplies pairs of bf16 values. Only processors
+    /// that have it can have AMX tiles.
     const HAS_PAIRS: bool = false;
 
-    /// Runs `kernel` in a function of its own. Loops with many callers use it, because compiling many inlined copies
-    /// takes minutes.
+    /// Runs `kernel` in a function of its own. Loops with many callers use this function, because compiling many
+    /// inlined copies takes minutes.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
     fn splat(self, value: f32) -> Self::Vector;
     fn load(self, values: &[f32; LANES]) -> Self::Vector;
@@ -58,9 +61,9 @@ pub(crate) trait Simd: Copy {
     fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a * b + c`, rounded once where the instruction set has fused multiply-add.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// The larger of each pair; `b` where either is NaN.
+    /// The larger of each two lanes; the lane of `b` where either is NaN.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// The smaller of each pair; `b` where either is NaN.
+    /// The smaller of each two lanes; the lane of `b` where either is NaN.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// 2 to the power of each lane, which is a whole number from -126 to 127.
     fn power_of_two(self, exponents: Self::Vector) -> Self::Vector;
@@ -74,24 +77,25 @@ pub(crate) trait Simd: Copy {
     fn to_floats(self, integers: Self::Integers) -> Self::Vector;
     fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
-    /// Adds to each sum the dot product of its word of `quads` and `word`, whose integers are from -127 to 127. Each
-    /// integer of `quads` is stored with [`Simd::BYTE_OFFSET`] added. A sum that starts at `-BYTE_OFFSET` times the sum
+    /// Adds to each sum the dot product of its word of `quads` and `word`. Each word holds four int8 values from -127
+    /// to 127, and those of `quads` have [`Simd::BYTE_OFFSET`] added. A sum that starts at `-BYTE_OFFSET` times the sum
     /// of the bytes of all `word`s ends as if there were no offset.
     fn add_dots(self, sums: Self::Integers, quads: Self::Integers, word: u32) -> Self::Integers;
-    /// Loads one part of words of four bytes in the form that [`Simd::add_dots`] takes.
+    /// Loads one part of each word of four bytes, in the form that [`Simd::add_dots`] takes.
     #[inline(always)]
     fn load_quads(self, words: &[u32; LANES], _part: usize) -> Self::Integers {
-        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes are as they are") };
+        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes are neither offset nor split") };
         self.load_words(words)
     }
 
-    /// Returns the start value of the sums of a group in [`Simd::add_group`], from its two halves.
+    /// Returns the start value of the sums of a group in [`Simd::add_group`], packed from two values: see
+    /// [`GroupOfX::start`].
     #[inline(always)]
     fn group_start(low: i16, high: i16) -> u32 {
         pair(low, high)
     }
 
-    /// Adds to the sums of each row the products of its `x` and `group`.
+    /// Adds to the sums of each row the products of `group` and the element of `x` for that row.
     #[inline(always)]
     fn add_group<const ROWS: usize>(
         self,
@@ -99,7 +103,7 @@ pub(crate) trait Simd: Copy {
         group: Int4Group<'_>,
         x: &[GroupOfX<'_>; ROWS],
     ) {
-        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes of groups are centred") };
+        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes are neither offset nor split") };
         let mut dots = [self.load_integers(&[0; LANES]); ROWS];
         for idx in 0..GROUP_LINES {
             let [low, high] = group.centred(idx);
@@ -120,11 +124,11 @@ pub(crate) trait Simd: Copy {
         }
     }
 
-    /// Adds to each sum the products of the two bf16 values of its word of `words` and the two of `word`, in an order
-    /// that the instruction set defines; subnormals count as zero.
+    /// Adds to each sum two products: the bf16 values of its word of `words` times those of `word`. The instruction set
+    /// defines the order of the additions, and subnormals count as zero.
     ///
     /// # Panics
-    /// When the instruction set has no such instruction.
+    /// When [`Simd::HAS_PAIRS`] is false.
     #[inline(always)]
     fn add_bf16_dots(self, _sums: Self::Vector, _words: Self::Integers, _word: u32) -> Self::Vector {
         unreachable!("weights are laid out for the instruction set")
@@ -158,7 +162,8 @@ pub(crate) trait Simd: Copy {
         self.load_words(&words)
     }
 
-    /// Returns words of two integers as bf16, which is exact: `low` in the low half, `high` in the high half.
+    /// Converts the integers to bf16, which is exact, and returns two in each word: `low` in the low half, `high` in
+    /// the high half.
     #[inline(always)]
     fn pair_bytes(self, low: &[i8; LANES], high: &[i8; LANES]) -> Self::Integers {
         let mut words = [0; LANES];
@@ -168,13 +173,13 @@ pub(crate) trait Simd: Copy {
         self.load_words(&words)
     }
 
-    /// Rounds to the nearest bf16, two values to a word; subnormals may become zero.
+    /// Rounds `values` to the nearest bf16 and stores two in each word. Subnormals may become zero.
     #[inline(always)]
     fn round_to_bf16(self, values: &[f32; 2 * LANES], to: &mut Line) {
         bf16_line(to, values);
     }
 
-    /// Transposes rows of words into columns.
+    /// Transposes 16 rows of 16 words.
     #[inline(always)]
     fn transpose(self, rows: &[Line; LANES], to: &mut [Line; LANES]) {
         for (column, to) in to.iter_mut().enumerate() {
@@ -189,7 +194,8 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     fn prefetch(self, _line: *const Line) {}
 
-    /// Prefetches into the second-level cache only: for lines that are read later and are too many for the first level.
+    /// Prefetches a line into the second-level cache only, for lines that are too many for the first level and are read
+    /// later.
     #[inline(always)]
     fn prefetch_second_level(self, _line: *const Line) {}
 
@@ -209,7 +215,7 @@ pub(crate) trait Simd: Copy {
         to.copy_from_slice(&lanes[..to.len()]);
     }
 
-    /// The sum of the lanes, as a tree: lane i and i + 8, then i + 4, i + 2, i + 1.
+    /// The sum of the lanes, added as a tree: first lanes i and i + 8, then i + 4, i + 2 and i + 1.
     #[inline(always)]
     fn sum(self, vector: Self::Vector) -> f32 {
         let mut lanes = [0.0; LANES];
@@ -246,15 +252,15 @@ pub(crate) trait Simd: Copy {
     /// e to the power of each lane, within 1.5 units in the last place, subnormal results included.
     #[inline(always)]
     fn exp(self, x: Self::Vector) -> Self::Vector {
-        // Outside of these bounds the result is infinity or zero. The order of operands lets NaN through.
+        // Outside of these bounds the result is infinity or zero. The order of the operands is such that NaN stays NaN.
         let x = self.min(self.splat(89.0), self.max(self.splat(-104.0), x));
         // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to a whole number.
         let rounder = self.splat(12_582_912.0);
         let n = self.sub(self.mul_add(x, self.splat(std::f32::consts::LOG2_E), rounder), rounder);
-        // ln 2 in two parts, 355 / 512 and the remainder: n times the first is exact.
+        // ln 2 is split into 355 / 512 and a remainder, because n times 355 / 512 is exact.
         let r = self.mul_add(n, self.splat(-355.0 / 512.0), x);
         let r = self.mul_add(n, self.splat(2.121_944_4e-4), r);
-        // The Taylor series to r^7: the remainder is below 0.1 units in the last place.
+        // The Taylor series up to r^7, whose remainder is below 0.1 units in the last place.
         let mut series = self.splat(1.0 / 5040.0);
         for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
             series = self.mul_add(series, r, self.splat(coefficient));
@@ -265,7 +271,8 @@ pub(crate) trait Simd: Copy {
     /// Multiplies each lane by 2 to the power of another lane, which is a whole number from -252 to 254.
     #[inline(always)]
     fn mul_power_of_two(self, x: Self::Vector, exponents: Self::Vector) -> Self::Vector {
-        // Two steps, because the power alone overflows where the result is near the largest number or is subnormal.
+        // In two steps, because the power itself is not a normal number where the result is near the largest number or
+        // subnormal.
         let rounder = self.splat(12_582_912.0);
         let first = self.sub(self.mul_add(exponents, self.splat(0.5), rounder), rounder);
         let scaled = self.mul(x, self.power_of_two(first));

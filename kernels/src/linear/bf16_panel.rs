@@ -1,4 +1,4 @@
-//! Packing of bf16 panels: rows of the checkpoint become columns, sixteen at a time.
+//! Packing of bf16 panels: sixteen rows of the checkpoint at a time become columns.
 //!
 //! Doors: [`PackPairsOfOutputs`] for `tile`, [`PackPairsOfInputs`] for `tiled`.
 
@@ -8,7 +8,7 @@ use super::packed_weight::PANEL_OUTPUTS;
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Line, STEP_LINES, TILE_SIZE};
 
-/// The inputs of a row that one cache line holds.
+/// The number of inputs of a row that a cache line holds.
 const LINE_INPUTS: usize = size_of::<Line>() / size_of::<bf16>();
 
 /// Sixteen words of each of sixteen outputs.
@@ -87,7 +87,7 @@ fn inputs_of_line(row: &[bf16], idx: usize) -> [bf16; LINE_INPUTS] {
     }
 }
 
-/// Writes word k of each output to line k; there may be fewer lines than words.
+/// Writes word k of each output to line k. If there are fewer lines than words, the other words are dropped.
 #[inline(always)]
 fn write_columns<S: Simd>(simd: S, words: &Words, lines: &mut [Line]) {
     match lines.first_chunk_mut() {

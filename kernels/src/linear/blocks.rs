@@ -15,15 +15,16 @@ use super::tiled_weight::Format;
 use crate::isa::{Isa, Kernel, Simd, pair};
 use crate::lines::{BLOCK_ROWS, Line, Lines};
 
-/// The lines of the gap between blocks. Without the gap, a power-of-two distance would map the same steps of all blocks
-/// to few sets of the caches.
+/// The number of unused lines between blocks. Without them the distance between blocks could be a power of two, which
+/// would map the same steps of all blocks to a few sets of the caches.
 const GAP_LINES: usize = 128;
 
-/// The number of rows that vectors multiply well together. Fewer rows have too few independent sums and take as long.
+/// The number of rows that vectors multiply efficiently together. Fewer rows take as long, because they have too few
+/// independent sums.
 const SWEEP_ROWS: usize = 4;
 
 thread_local! {
-    /// Buffers for x, kept for reuse: allocating one from the system takes longer than filling it.
+    /// Buffers for x. They are kept for reuse, because allocating one from the system takes longer than filling it.
     static SCRATCH: Cell<Vec<Lines>> = const { Cell::new(Vec::new()) };
 }
 
@@ -34,14 +35,14 @@ pub(super) struct Blocks {
     block_rows: usize,
     block_len: usize,
     rows: Vec<RowNumbers>,
-    /// The start values of the sums of each group, for 4-bit weights, in the order of `lines`.
+    /// For int4 weights, the start values of the sums of each group, in the order of `lines`.
     starts: Vec<[u32; STEP_GROUPS]>,
 }
 
 /// The scale and the sum of the integers of a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowNumbers {
-    /// The factor of the integers; 1 for bf16.
+    /// The scale of the integers; 1 for bf16.
     pub(super) scale: f32,
     /// The sum of the integers; 0 for bf16.
     pub(super) sum: i32,
@@ -56,7 +57,7 @@ pub(super) struct BlockOfX<'a> {
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
 }
 
-/// Rounds the rows of a block.
+/// A block whose rows are to be rounded to the format of the weight.
 struct Round<'a> {
     format: Format,
     x: &'a [f32],
@@ -70,7 +71,7 @@ struct Round<'a> {
 }
 
 impl Blocks {
-    /// Rounds x `[rows, num_inputs]`, on one thread if it `is_small`.
+    /// Rounds x `[rows, num_inputs]` to the format of the weight, on the calling thread if `is_small`.
     pub(super) fn new(isa: Isa, format: Format, (x, num_inputs): (&[f32], usize), is_small: bool) -> Self {
         let num_parts = if format == Format::Int8 { isa.dot_parts() } else { 1 };
         let Self { mut lines, block_rows, block_len, mut rows, .. } =
@@ -90,7 +91,7 @@ impl Blocks {
         Self { lines, num_parts, block_rows, block_len, rows, starts }
     }
 
-    /// Returns unscaled blocks with arbitrary values, for `num_rows` rows.
+    /// Returns blocks for `num_rows` rows, with arbitrary values and with scales of 1.
     pub(super) fn unwritten((format, num_parts): (Format, usize), num_rows: usize, num_inputs: usize) -> Self {
         let block_rows = Self::rows_of_blocks(num_rows);
         let num_blocks = num_rows.div_ceil(block_rows);
@@ -98,15 +99,15 @@ impl Blocks {
         let block_len = block_rows * num_inputs.div_ceil(format.step_inputs()) * num_parts + gap;
         let mut kept = SCRATCH.take();
         let len = num_blocks * block_len;
-        // [blocks][steps][rows][parts], or longer.
+        // Layout: [blocks][steps][rows][parts]. A reused buffer may be longer than this.
         let lines = kept.pop().filter(|lines| lines.len() >= len).unwrap_or_else(|| Lines::zeros(len));
         SCRATCH.set(kept);
         let rows = vec![RowNumbers { scale: 1.0, sum: 0 }; num_blocks * block_rows];
         Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new() }
     }
 
-    /// Returns the rows of each block for `num_rows` rows. Blocks are of similar size, because the last one is
-    /// multiplied as if it were full.
+    /// Returns the number of rows of each block when x has `num_rows` rows. Blocks are of similar size, because the
+    /// last one is multiplied as if it were full.
     pub(super) fn rows_of_blocks(num_rows: usize) -> usize {
         match num_rows.div_ceil(BLOCK_ROWS) {
             0 | 1 => num_rows.max(1),
@@ -182,7 +183,8 @@ fn bf16_row<'a, S: Simd>(simd: S, x: &[f32], lines: impl Iterator<Item = &'a mut
     }
 }
 
-/// Rounds a row to int8. The loops are plain and over the values of one line, so that the compiler vectorises them.
+/// Quantizes a row to int8. The loops are plain and each handles the values of one line, so that the compiler
+/// vectorises them.
 #[inline(always)]
 fn int8_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut [Line]>) -> RowNumbers {
     let (scale, inverse) = int8::scale(x);

@@ -1,4 +1,4 @@
-//! Products with 4-bit weights: a few rows times the 32 outputs of a panel, group by group.
+//! Products with int4 weights: a few rows times the 32 outputs of a panel, group by group.
 //!
 //! Door: [`add_product`]. Sums of integers are exact, so every instruction set returns the same bits.
 
@@ -7,7 +7,7 @@ use crate::isa::{GroupOfX, Kernel, LANES, Simd};
 use crate::lines::{Block, Line, RightSide};
 use crate::vector_tile;
 
-/// Rows of x, rounded to int8.
+/// Rows of x, quantized to int8.
 #[derive(Clone, Copy)]
 pub(super) struct GroupedRows<'a> {
     /// `[steps][rows]`
@@ -34,8 +34,8 @@ fn rows_together<S: Simd>(num_rows: usize) -> usize {
     }
 }
 
-/// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`. Each sweep prefetches its share of
-/// `right.ahead`.
+/// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`. Each sweep over `right` prefetches its
+/// share of `right.ahead`.
 #[inline(always)]
 pub(super) fn add_product<S: Simd>(simd: S, rows: GroupedRows<'_>, right: RightSide<'_>, sums: &mut Block<i32>) {
     simd.call(Product { rows, right, sums });
@@ -52,7 +52,7 @@ pub(super) fn add_products_of_row<S: Simd, const RIGHTS: usize>(
     simd.call(RowProducts { row, rights, sums });
 }
 
-/// The product of the rows of a block.
+/// The product of the rows of a block and one right-hand side.
 struct Product<'a> {
     rows: GroupedRows<'a>,
     right: RightSide<'a>,
@@ -103,7 +103,7 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
     rights: [RightSide<'_>; RIGHTS],
     sums: [&mut Block<i32>; RIGHTS],
 ) -> usize {
-    // Bounds are constant, as in `vector_tile`.
+    // Loops over sums have constant bounds, as in `vector_tile`.
     let mut sums = sums.map(|sums| sums.0[first_row..].first_chunk_mut::<ROWS>().expect("a block has these rows"));
     let mut vectors = [[[simd.load_integers(&[0; LANES]); ROWS]; PANEL_TILES]; RIGHTS];
     for (vectors, sums) in vectors.iter_mut().zip(&sums) {
@@ -133,7 +133,7 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
             }
             for tile in 0..PANEL_TILES {
                 for (vectors, RightSide { lines: right, ahead }) in vectors.iter_mut().zip(rights) {
-                    // Prefetch a few lines at a time: the processor has few buffers for outstanding lines.
+                    // Prefetch a few lines at a time, because the processor has few buffers for outstanding lines.
                     let piece_lines = ahead.lines_per_step.div_ceil(STEP_GROUPS * PANEL_TILES);
                     let first = (group * PANEL_TILES + tile) * piece_lines;
                     ahead.prefetch(simd, step, first..first + piece_lines);

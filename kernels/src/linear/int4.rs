@@ -1,17 +1,17 @@
-//! The layout of 4-bit weights in cache lines: `numbers::int4` defines the numbers.
+//! The layout of int4 weights in cache lines. `numbers::int4` defines the format.
 //!
 //! Doors: [`pack`], [`copy_row`], [`unpack_step`], [`group_offsets`].
 //!
 //! A step of 64 inputs and 32 outputs is a line of factors `[2 groups][2 tiles][16 outputs]`, then lines of nibbles `[2
 //! groups][2 tiles][4][16 outputs]`. In the bytes of a word of line i, the low nibbles hold inputs 4i to 4i + 3 of the
-//! group, and the high nibbles hold the inputs 16 further on.
+//! group, and the high nibbles hold inputs 4i + 16 to 4i + 19.
 
 use numbers::int4::{self, GROUP_INPUTS};
 
 use crate::isa::{GROUP_LINES, Int4Group};
 use crate::lines::{Line, STEP_LINES, TILE_SIZE};
 
-/// The number of words of a row of x for a group.
+/// The number of words of a row of x that belong to a group.
 const GROUP_WORDS: usize = GROUP_INPUTS / 4;
 /// The number of groups of a step.
 pub(super) const STEP_GROUPS: usize = 2;
@@ -29,8 +29,8 @@ pub(super) fn group(step: &[Line], group: usize, tile: usize) -> Int4Group<'_> {
     Int4Group { lines, factors: &factors[idx] }
 }
 
-/// Returns -8, the offset of nibbles, times two sums: of the first and second bytes of `quads`, and of the third and
-/// fourth bytes.
+/// Returns two sums times -8, the offset of nibbles: the sum of the first and second bytes of all `quads`, and the sum
+/// of the third and fourth bytes.
 #[inline(always)]
 pub(super) fn group_offsets(quads: &[u32; GROUP_WORDS]) -> [i16; 2] {
     let mut sums = [0_i16; 2];
@@ -41,8 +41,8 @@ pub(super) fn group_offsets(quads: &[u32; GROUP_WORDS]) -> [i16; 2] {
     sums.map(|sum| -8 * sum)
 }
 
-/// Packs the weights of one output of a panel into its `steps`, and returns their scale. The scale is infinite or NaN
-/// if a weight is.
+/// Quantizes the weights of one output, packs them into the `steps` of its panel, and returns their scale. The scale is
+/// infinite or NaN if a weight is.
 #[inline(always)]
 pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
     let scale = int4::scale(row);
@@ -104,8 +104,8 @@ pub(super) fn unpack_step(step: &[Line], to: &mut [Line]) {
     }
 }
 
-/// Multiplies each of four bytes by `factor` and keeps the low byte: two bytes at a time, each with space for its
-/// product.
+/// Multiplies each of four bytes by `factor` and keeps the low byte of each product. Two bytes are multiplied at a
+/// time, each with space for its product.
 #[inline(always)]
 fn times(bytes: u32, factor: u32) -> u32 {
     const EVEN: u32 = 0x00ff_00ff;

@@ -2,12 +2,13 @@
 //!
 //! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step, [`linear_each`] for several layers of the same
 //! x, and [`gated_mlp`] for the three layers of a feed-forward network. `packed_weight` stores the weight in panels of
-//! 32 outputs, `row_blocks` lays x out to match, `tile` multiplies both in registers, and this file divides the work.
-//! int8 and int4 weights, and bf16 weights where the CPU has bf16 instructions, use `tiled_weight` and `tiled` instead.
+//! 32 outputs, `row_blocks` lays x out to match, `tile` multiplies both in registers, and this file divides y among
+//! threads. int8 and int4 weights, and bf16 weights where the CPU has bf16 instructions, use `tiled_weight` and `tiled`
+//! instead.
 //!
-//! Every element of y is one chain of multiply-adds over the inputs in ascending order (over pairs of inputs with
-//! AVX-512 BF16, over steps of 32 with AMX), then the bias. The division of the work therefore never changes a bit of
-//! the result.
+//! With float weights, every element of y is one chain of multiply-adds over the inputs in ascending order (with bf16
+//! weights, over pairs of inputs on AVX-512 BF16 and over steps of 32 inputs on AMX), then the bias. With int8 and int4
+//! weights, the sums are exact integers. The division among threads therefore never changes a bit of the result.
 
 mod bf16_panel;
 mod bf16_row;
@@ -40,19 +41,19 @@ use tile::{LinesAhead, TileInputs};
 
 /// The number of panels that share one pass over a row block.
 const GROUP_PANELS: usize = 4;
-/// The inputs per pass if there are several row blocks. A group's share of the weight (256 KiB of bf16) stays in the
-/// second-level cache while all row blocks use it.
+/// The number of inputs per pass if there are several row blocks. The weights of a group of panels in one pass (256 KiB
+/// in bf16) stay in the second-level cache while all row blocks use them.
 const PASS_INPUTS: usize = 1024;
-/// The rows of x that are laid out at a time, which bounds the scratch memory.
+/// The maximum number of rows of x that are laid out at a time. It limits the scratch memory.
 const MAX_BLOCKED_ROWS: usize = 512;
 /// The number of multiply-adds below which waking other threads costs more time than it saves.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
-/// The prefetch distance, in lines, where memory is slower than arithmetic.
+/// The prefetch distance, in lines, where each line is read only once, so that memory limits the speed.
 const LINES_AHEAD: usize = 128;
-/// The number of tasks per thread. With several, a thread that starts late takes fewer.
+/// The number of tasks per thread. There are several, so that a thread that starts late can leave tasks to the others.
 const TASKS_PER_THREAD: usize = 4;
 
-/// `y = x · Wᵀ + bias`, with x `[m, in]`, W `[out, in]`, bias `[out]` and y `[m, out]`.
+/// Computes `y = x · Wᵀ + bias`, with x `[m, in]`, W `[out, in]`, bias `[out]` and y `[m, out]`.
 ///
 /// # Panics
 /// When the lengths of `x`, `bias` or `y` do not fit `weight`.
@@ -71,10 +72,11 @@ pub struct Layer<'a> {
     pub y: &'a mut [f32],
 }
 
-/// Computes [`linear`] of each layer, with the same bits, but reads x and wakes threads only once.
+/// Computes [`linear`] of each layer, with the same bits. The layers share the layout of x and, if all weights are
+/// tiled in one format, also wake threads only once.
 ///
 /// # Panics
-/// When the lengths of `x`, a bias or a `y` do not fit a weight.
+/// When the weights differ in their number of inputs, or the lengths of `x`, a bias or a `y` do not fit a weight.
 pub fn linear_each(x: &[f32], layers: Vec<Layer<'_>>) {
     linear_each_on(isa::active(), x, layers);
 }
@@ -126,7 +128,7 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Splits off the first rows of y and returns the layer with them.
+    /// Splits the first `rows` rows off y, and returns a layer with these rows.
     fn take_rows(&mut self, rows: usize) -> Self {
         let Self { weight, bias, y } = self;
         let (first, rest) = std::mem::take(y).split_at_mut(rows * weight.num_outputs());
@@ -135,9 +137,10 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, in]`, gate and up `[between, in]`, down `[out, between]` and y
-/// `[m, out]`: the same bits as [`linear`] and [`activation::gated`] in turn. If `down` is tiled in bf16, the product
-/// of gate and up is written once, in the layout that `down` reads.
+/// Computes `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, in]`, gate and up `[between, in]`, down `[out,
+/// between]` and y `[m, out]`. The bits are those of [`linear`] and [`activation::gated`], called one after the other.
+/// If all weights are tiled, gate and up in the same format and down in bf16, the product of gate and up is written
+/// once, in the layout that `down` reads.
 ///
 /// # Panics
 /// When the lengths of `x` and `y` do not fit the weights, or the weights do not fit one another.
@@ -177,7 +180,7 @@ pub(crate) fn gated_mlp_on(
     }
 }
 
-/// The product of some rows with a weight.
+/// The product of x, in row blocks, and a weight.
 struct Product<'a> {
     isa: Isa,
     blocks: &'a RowBlocks<'a>,
@@ -202,8 +205,8 @@ impl Product<'_> {
         parts.into_par_iter().with_max_len(1).for_each(|part| self.run(part, task_blocks));
     }
 
-    /// Returns the blocks and the panels of each of about `num_tasks` tasks. Panels divide y first; if there are too
-    /// few panels, row blocks divide it too.
+    /// Returns the numbers of row blocks and of panels of a task, for about `num_tasks` tasks. y is divided by panels
+    /// first and, if there are too few panels, by row blocks too.
     fn cut(&self, num_tasks: usize) -> (usize, usize) {
         let num_panels = self.weight.num_outputs().div_ceil(PANEL_OUTPUTS);
         let mut task_panels = num_panels.div_ceil(num_tasks);
@@ -276,7 +279,8 @@ impl<L: WeightLine> Kernel for PartProduct<'_, '_, L> {
 }
 
 /// Returns the lines that a row block prefetches: its share of the next group of panels or, for a single block, the
-/// lines that are [`LINES_AHEAD`] lines further on.
+/// lines that are [`LINES_AHEAD`] lines further on. Returns `None` if the other row blocks prefetch the whole group
+/// already.
 #[inline(always)]
 fn ahead<L>(
     (group_lines, num_inputs): (&[L], usize),

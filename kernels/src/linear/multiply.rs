@@ -13,16 +13,16 @@ use crate::isa::{LANES, Simd, Tiles};
 use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs, Int8Quads};
 
-/// The message for a single row that reaches the tiles or the unpacked weights.
-const ROW_BY_TILES: &str = "a single row goes by vectors";
+/// The panic message if a single row reaches the code for tiles or for unpacked weights.
+const ROW_BY_TILES: &str = "a single row is multiplied with vectors";
 
 thread_local! {
-    /// Buffers for sums, kept for reuse.
+    /// Buffers for sums, which are kept for reuse.
     static F32_SUMS: Cell<Vec<Block<f32>>> = const { Cell::new(Vec::new()) };
     static I32_SUMS: Cell<Vec<Block<i32>>> = const { Cell::new(Vec::new()) };
 }
 
-/// A type of sums.
+/// The type of a sum: f32 or i32.
 pub(super) trait Sum: Copy + Default + 'static {
     /// Returns the buffer of this thread for sums.
     fn kept() -> &'static LocalKey<Cell<Vec<Block<Self>>>>;
@@ -40,7 +40,7 @@ impl Sum for i32 {
     }
 }
 
-/// Multiplies lines, and converts the sums to values.
+/// The multiplication for one format of weights: of lines, and then of the sums, which become values of y.
 pub(super) trait Multiply {
     type Sum: Sum;
 
@@ -50,7 +50,7 @@ pub(super) trait Multiply {
         false
     }
 
-    /// Returns the steps of a panel in the form that is multiplied.
+    /// Returns the steps of a panel in the form in which they are multiplied.
     #[inline(always)]
     fn prepare<'a>(&self, steps: &'a [Line], _scratch: &'a mut Vec<Line>) -> &'a [Line] {
         steps
@@ -69,7 +69,7 @@ pub(super) trait Multiply {
     }
 
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: RightSide<'_>, sums: &mut Block<Self::Sum>);
-    /// Does [`Multiply::add_product`] for a single row and two panels, interleaved.
+    /// Like [`Multiply::add_product`], but for a single row and two panels, interleaved.
     fn add_products_of_row<S: Simd>(
         &self,
         simd: S,
@@ -88,7 +88,7 @@ pub(super) trait Multiply {
 
 pub(super) enum Bf16<'a> {
     Tiles(&'a Tiles),
-    /// A single row, summed in the order of tiles.
+    /// A single row, multiplied with vectors but summed in the order of tiles.
     Row,
     Vectors {
         block_rows: usize,

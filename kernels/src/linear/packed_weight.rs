@@ -1,8 +1,9 @@
-//! A weight matrix packed for the kernels: panels of 32 outputs, and in a panel one line of 32 weights per input.
+//! A weight matrix packed for the kernels. It is divided into panels of 32 outputs, and a panel has one line of 32
+//! weights for each input.
 //!
-//! Doors: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel is read front to back, so one row of x streams the
-//! weight through memory once. Missing outputs of the last panel are zero. int8 and int4 weights have the layout of
-//! `tiled_weight`, and so do bf16 weights where the CPU has bf16 instructions.
+//! Doors: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel is read from start to end, so one row of x reads the
+//! whole weight sequentially, once. Missing outputs of the last panel are zero. int8 and int4 weights have the layout
+//! of `tiled_weight`, and so do bf16 weights where the CPU has bf16 instructions.
 
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ pub(super) const PANEL_VECTORS: usize = 2;
 /// The number of outputs of a panel.
 pub(super) const PANEL_OUTPUTS: usize = PANEL_VECTORS * LANES;
 
-/// The bytes of weights that a thread reads at a time while it packs, which bounds its temporary memory.
+/// The number of bytes of weights that a thread reads at a time while it packs. It limits the temporary memory.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// A function that passes the stored bytes of some rows of a weight `[outputs, inputs]` to its second argument.
@@ -32,13 +33,13 @@ pub type StoredRows<'a> = dyn Fn(Range<usize>, &mut dyn FnMut(&[u8])) + Sync + '
 pub enum WeightType {
     /// Single precision.
     F32,
-    /// The upper half of single precision.
+    /// Bfloat16: the upper 16 bits of single precision.
     Bf16,
     /// IEEE half precision.
     F16,
-    /// Integers from -127 to 127 with a scale per output. x is also rounded to int8, with a scale per row.
+    /// Int8 values from -127 to 127, with a scale per output. x is also quantized to int8, with a scale per row.
     Int8,
-    /// 4-bit integers, times an integer per 32 inputs and a scale per output; x is rounded as for `Int8`.
+    /// Int4 values, with an integer factor per 32 inputs and a scale per output. x is quantized as for `Int8`.
     Int4,
 }
 
@@ -57,7 +58,7 @@ pub struct PackedWeight {
     panels: Panels,
 }
 
-/// Lines `[panels, inputs]`, or tiles.
+/// The packed weights: lines `[panels, inputs]` of floats, or a tiled weight.
 #[derive(Debug)]
 pub(super) enum Panels {
     F32(Lines<F32Line>),
@@ -68,10 +69,10 @@ pub(super) enum Panels {
 
 /// The weights of one input for the outputs of a panel.
 pub(super) trait WeightLine: Numbers + Send + Sync {
-    /// The type to which the stored weights are read.
+    /// The type that the stored weights are converted to when they are read.
     type Element: Float;
 
-    /// Packs up to [`PANEL_OUTPUTS`] rows.
+    /// Packs up to [`PANEL_OUTPUTS`] rows into `panel`.
     fn pack(isa: Isa, panel: &mut [Self], rows: &[Self::Element]);
     fn get(&self, output: usize) -> f32;
     /// Widens the weights of outputs 0 to 15, then of 16 to 31.
@@ -80,13 +81,14 @@ pub(super) trait WeightLine: Numbers + Send + Sync {
 
 pub(super) type F32Line = [[f32; LANES]; PANEL_VECTORS];
 
-/// Word i holds output i in its low half and output i + 16 in its high half: one shift or mask widens sixteen weights.
+/// Word i holds output i in its low half and output i + 16 in its high half, so one shift or mask widens sixteen
+/// weights.
 pub(super) type Bf16Line = Line;
 
 pub(super) type F16Line = [[u16; LANES]; PANEL_VECTORS];
 
 impl Stored<'_> {
-    /// Fills `panels`, each `panel_len` long: calls `fill` with each panel and up to [`PANEL_OUTPUTS`] rows.
+    /// Fills `panels`, each `panel_len` long: calls `fill` with each panel and its rows, at most [`PANEL_OUTPUTS`].
     pub(super) fn fill_panels<T: Send, E: Float>(
         &self,
         panels: &mut [T],
@@ -135,12 +137,12 @@ impl PackedWeight {
         Self { num_outputs, num_inputs, panels }
     }
 
-    /// The width of y.
+    /// The number of outputs: the width of y.
     pub fn num_outputs(&self) -> usize {
         self.num_outputs
     }
 
-    /// The width of x.
+    /// The number of inputs: the width of x.
     pub fn num_inputs(&self) -> usize {
         self.num_inputs
     }
@@ -176,7 +178,7 @@ impl PackedWeight {
         &self.panels
     }
 
-    /// Returns the format of a weight that is multiplied in blocks.
+    /// Returns the format of a tiled weight, or `None` if the weight has lines of floats.
     pub(super) fn tiled_format(&self) -> Option<Format> {
         match &self.panels {
             Panels::Tiled(weight) => Some(weight.format()),

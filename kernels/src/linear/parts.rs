@@ -1,9 +1,9 @@
-//! The division of an output matrix into parts that threads compute independently: some rows, and some panels of their
-//! outputs.
+//! Cuts an output matrix into parts that threads compute independently. A part is a group of rows, limited to a range
+//! of panels (groups of columns).
 //!
 //! Door: [`cut`]. Parts share no element, so each part holds a mutable slice per row.
 
-/// The part that one thread computes.
+/// A part of the output matrix, computed by one task.
 pub(super) struct Part<'a, T> {
     /// The index of the group of rows.
     pub(super) group: usize,
@@ -24,7 +24,7 @@ pub(super) struct PanelCut {
     pub(super) part_panels: usize,
 }
 
-/// Divides `[rows, panels]` into groups of `group_rows` rows, and each group into parts.
+/// Divides a matrix of rows of `row_len` elements into groups of `group_rows` rows, and each group into parts.
 pub(super) fn cut<T>(
     mut elements: &mut [T],
     row_len: usize,

@@ -1,6 +1,7 @@
 //! The layout of x for the register tiles: blocks of a few rows, with the values of all rows adjacent for each input.
 //!
-//! Door: [`RowBlocks`]. A tile reads its block front to back, as it does the weight. A single row is used as it is.
+//! Door: [`RowBlocks`]. A tile reads its block from start to end, as it reads the weight. If every block has a single
+//! row, x is used without a copy.
 
 use std::ops::Range;
 
@@ -8,7 +9,7 @@ use rayon::prelude::*;
 
 use crate::scratch::Scratch;
 
-/// The possible numbers of rows of a block, largest first. Each has a tile in `tile::multiply`.
+/// The possible numbers of rows of a block, largest first. Each has a case in `tile::multiply`.
 const BLOCK_ROWS: [usize; 7] = [12, 8, 6, 4, 3, 2, 1];
 
 /// The number of values below which waking other threads costs more time than it saves.

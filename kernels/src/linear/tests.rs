@@ -12,7 +12,7 @@ use super::*;
 use crate::lines::{Line, STEP_LINES};
 use crate::testing::numbers;
 
-/// Weight types that only round the weights to the type.
+/// The weight types of floats, for which packing only rounds the weights.
 const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::F16];
 const ALL: [WeightType; 5] = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8, WeightType::Int4];
 
@@ -32,7 +32,8 @@ fn rounded(dtype: WeightType, value: f32) -> f32 {
     }
 }
 
-/// Returns the number that a weight of this type is multiplied with if x is `value`.
+/// Returns `value`, an element of x, as it is multiplied with a float weight of this type: rounded to bf16 or
+/// unchanged.
 fn as_multiplied(isa: Isa, dtype: WeightType, value: f32) -> f32 {
     if isa.rounds_to_bf16() && dtype == WeightType::Bf16 {
         return bf16::from_f32(value).to_f32();
@@ -78,13 +79,13 @@ proptest! {
     }
 }
 
-/// Returns the largest absolute value over 127, and the values as multiples of that scale.
+/// Returns the scale of int8 values, the largest magnitude divided by 127, and the values as multiples of that scale.
 fn int8_of(values: &[f32]) -> (f32, Vec<i64>) {
     let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     (largest / 127.0, values.iter().map(|value| (value * (127.0 / largest)).round_ties_even() as i64).collect())
 }
 
-/// Returns the scale of an output with 4-bit weights, and its weights as multiples of that scale.
+/// Returns the scale of an output with int4 weights, and its weights as multiples of that scale.
 fn int4_of(weight: &PackedWeight, output: usize, values: &[f32]) -> (f32, Vec<i64>) {
     let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     let scale = largest / 120.0;
@@ -150,7 +151,8 @@ proptest! {
 #[test]
 fn several_passes_of_integers_are_exact() {
     for dtype in [WeightType::Int8, WeightType::Int4] {
-        // The inputs span several of the longest passes: with AVX2 a pass has 32768 lines of x, 8192 inputs of int4.
+        // The inputs need several passes on every instruction set. The longest passes are those of AVX2, with 32768
+        // lines of x: 8192 inputs of int4 for 256 rows.
         check_integers(dtype, (256, 33, 9000), true);
     }
 }
@@ -316,7 +318,8 @@ fn threads_do_not_change_a_bit() {
 
 #[test]
 fn fused_instruction_sets_agree_bit_for_bit() {
-    // AMX sums the products of its tiles in another order; AMX leaves the rest to AVX-512.
+    // For bf16 weights, the test leaves out instruction sets that round x to bf16. AMX multiplies f32 and f16 weights
+    // with AVX-512.
     let fused: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
     let (rows, outputs, inputs) = (17, 130, 600);
     let x = numbers(rows * inputs, 10);
@@ -382,7 +385,8 @@ proptest! {
     }
 }
 
-/// The first type is that of gate and up, the second that of down.
+/// Checks that a gated network has the same bits as its layers one after the other. `inward` is the type of gate and
+/// up, `outward` that of down.
 fn check_network(isa: Isa, [rows, inputs, between, outputs]: [usize; 4], [inward, outward]: [WeightType; 2]) {
     let x = numbers(rows * inputs, 30);
     let [gate, up] = [31, 32].map(|seed| pack(isa, inward, [between, inputs], &numbers(between * inputs, seed)));
@@ -402,7 +406,8 @@ fn a_large_network_computes_what_its_layers_do() {
     for isa in Isa::available() {
         for dtype in [WeightType::Bf16, WeightType::Int8, WeightType::Int4] {
             check_network(isa, [530, 1100, 2400, 72], [dtype; 2]);
-            // The inputs span several of the longest passes, and the sums of several panels are kept between them.
+            // The inputs need several passes on every instruction set, and the sums of several panels are kept between
+            // passes.
             check_network(isa, [256, 9000, 600, 40], [dtype; 2]);
         }
     }

@@ -1,8 +1,8 @@
 //! The innermost loops: a few rows times one or more panels, accumulated in registers.
 //!
 //! Door: [`multiply`]. The numbers of rows and panels give enough independent chains to hide the latency of a
-//! multiply-add, and few enough to stay in registers. A chain continues from the value in y, so passes may be cut
-//! anywhere.
+//! multiply-add, and few enough to stay in registers. A chain starts from the value in y, so the inputs may be divided
+//! into passes at any point.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(super) struct TileInputs<'a, L> {
 pub(super) struct LinesAhead<L> {
     /// The first line to prefetch of the first panel.
     pub(super) first: *const L,
-    /// A power of two.
+    /// The number of inputs per prefetched line, a power of two.
     pub(super) inputs_per_line: usize,
 }
 
@@ -37,7 +37,7 @@ struct TileOutputs<'a, 'y> {
     first_output: usize,
 }
 
-/// Adds the products of the row block to `y_rows`, from `first_output` on.
+/// Adds the products of a row block and a group of panels to the outputs of `y_rows` from `first_output` on.
 #[inline(always)]
 pub(super) fn multiply<S: Simd, L: WeightLine>(
     simd: S,
@@ -81,7 +81,8 @@ fn sweep<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usize>(
     }
 }
 
-/// Multiplies one vector of a panel's outputs at a time: where registers are few, more rows share each widened vector.
+/// Multiplies one vector of a panel's outputs at a time, so that more rows can share each widened vector where
+/// registers are few.
 #[inline(always)]
 fn sweep_columns<S: Simd, L: WeightLine, const ROWS: usize>(
     simd: S,

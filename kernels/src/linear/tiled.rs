@@ -1,12 +1,16 @@
 //! Linear layers as products of blocks: up to 32 rows of x, rounded to the format of the weight, times panels of 32
 //! outputs.
 //!
-//! Doors: [`linear`], [`gated_mlp`]. The inputs are divided into passes whose part of x stays in the second-level
-//! cache; the sums are kept from pass to pass. A chunk of a panel stays in the first-level cache while all blocks use
-//! it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and only unpacked 4-bit weights
-//! are divided into chunks. AMX tiles multiply bf16, except a single row, which `bf16_row` multiplies; without tiles
-//! `vector_tile` does. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
-//! Tiles or `vector_tile` multiply int8, exactly (`multiply`). A single row takes two panels at a time.
+//! Doors: [`linear`], [`gated_mlp`]. The inputs are divided into passes. The lines of x of a pass stay in the
+//! second-level cache, and the sums are kept from pass to pass. With many blocks, or with int4 weights, a panel is
+//! divided into chunks of a few steps, so that a chunk stays in the first-level cache while all blocks use it. With
+//! AVX2, whose products prefetch the rows of the next step, passes are longer, and only unpacked int4 weights are
+//! divided into chunks.
+//!
+//! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
+//! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
+//! Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and `group_tile` multiplies other int4 weights.
+//! Their sums are exact (`multiply`). A single row takes two panels at a time.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -25,28 +29,30 @@ use crate::isa::{Isa, Kernel, LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, RightSide};
 use crate::scratch::Scratch;
 
-/// The lines of a pass per block of a part.
+/// The number of lines of x in a pass, per block of a full part.
 const PASS_BLOCK_LINES: usize = 1 << 10;
-/// The lines of a pass per block, if products prefetch the rows of the next step. The third-level cache is then fast
-/// enough.
+/// The same as [`PASS_BLOCK_LINES`], if products prefetch the rows of the next step. The third-level cache is then fast
+/// enough for x.
 const ASKED_PASS_BLOCK_LINES: usize = 1 << 12;
-/// Steps of a chunk: 16 KiB of a panel, which stay in the first-level cache while all blocks use them, and up to 16 KiB
-/// of a block.
+/// The number of steps of a chunk: 16 KiB of a panel, which stay in the first-level cache while all blocks use them,
+/// and up to 16 KiB of a block.
 const CHUNK_STEPS: usize = 8;
-/// The fewest blocks for which chunks pay: fewer do not use a chunk often enough to justify storing their sums.
+/// The minimum number of blocks for which chunks pay. Fewer blocks do not use a chunk often enough to make up for
+/// storing their sums after each chunk.
 const MIN_CHUNKED_BLOCKS: usize = 8;
-/// The most rows that vectors multiply with 4-bit weights: they finish before tiles would have unpacked the weights.
+/// The maximum number of rows that vectors multiply with int4 weights although there are tiles. Vectors finish these
+/// rows before the weights would have been unpacked for tiles.
 const MAX_INT4_VECTOR_ROWS: usize = 8;
-/// The most panels of a part whose sums are kept from pass to pass: at most 2 MiB.
+/// The maximum number of panels of a part if their sums are kept from pass to pass: at most 2 MiB of sums.
 const MAX_WAITING_PANELS: usize = 32;
 
 thread_local! {
-    /// The buffer for unpacked steps, kept for reuse.
+    /// The buffer for unpacked steps, which is kept for reuse.
     static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
-/// Returns the most blocks of a part. Their lines of a pass take half of the second-level cache, which has 2 MiB where
-/// there are tiles and often 1 MiB elsewhere.
+/// Returns the maximum number of blocks of a part. With [`PASS_BLOCK_LINES`] each, they take half of the second-level
+/// cache, which has 2 MiB where there are tiles and often 1 MiB elsewhere.
 #[inline(always)]
 fn part_blocks(isa: Isa) -> usize {
     if isa.has_tiles() { 16 } else { 8 }
@@ -85,7 +91,8 @@ struct PartProduct<'a, D, const WEIGHTS: usize> {
     destination: D,
 }
 
-/// `y = x · Wᵀ + bias` for each layer, with x `[m, inputs]` and y `[m, outputs]`; weights are tiled and of one format.
+/// Computes `y = x · Wᵀ + bias` for each layer, with x `[m, inputs]` and y `[m, outputs]`. All weights must be tiled
+/// and of one format.
 pub(super) fn linear(isa: Isa, (x, inputs): (&[f32], usize), layers: Vec<Layer<'_>>) {
     let num_rows = x.len() / inputs;
     let num_outputs = layers.iter().map(|layer| layer.weight.num_outputs()).sum();
@@ -109,8 +116,8 @@ pub(super) fn linear(isa: Isa, (x, inputs): (&[f32], usize), layers: Vec<Layer<'
     blocks.recycle();
 }
 
-/// `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, inputs]` and y `[m, outputs]`; gate and up have the same
-/// format and size.
+/// Computes `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, inputs]` and y `[m, outputs]`. Gate and up must have
+/// the same format and size.
 pub(super) fn gated_mlp(
     isa: Isa,
     x: &[f32],
@@ -158,8 +165,8 @@ struct Cut {
 }
 
 impl Cut {
-    /// Returns the cut of `num_rows` rows and the outputs of `weights`, which are a part of `all_outputs` computed
-    /// together.
+    /// Divides `num_rows` rows and the outputs of `weights` into parts. `all_outputs` is the total number of outputs of
+    /// all layers that are computed together.
     fn new<const WEIGHTS: usize>(
         (isa, num_rows): (Isa, usize),
         weights: [&TiledWeight; WEIGHTS],
@@ -173,12 +180,12 @@ impl Cut {
         let num_groups = num_rows.div_ceil(part_blocks * block_rows).max(1);
         let num_panels = outputs.div_ceil(PANEL_OUTPUTS);
         let part_panels = num_panels.div_ceil(num_tasks.div_ceil(num_groups));
-        // The sums of a single block are not kept between passes.
+        // A single block has only one pass, so no sums are kept.
         let max_panels = if num_rows > block_rows { MAX_WAITING_PANELS / WEIGHTS } else { part_panels };
         Self { num_rows, block_rows, part_blocks, is_small, num_panels, part_panels: part_panels.min(max_panels) }
     }
 
-    /// Returns the cut of rows whose panels have `panel_len` elements.
+    /// Returns the division of a row into parts, if each panel has `panel_len` elements of the row.
     fn panels(&self, panel_len: usize) -> PanelCut {
         PanelCut { panel_len, num_panels: self.num_panels, part_panels: self.part_panels }
     }
@@ -204,8 +211,8 @@ where
     for<'y> Rows<'y, T>: Destination,
 {
     let Some(first) = work.first() else { return };
-    // A single row leaves tiles almost empty, and tiles load weights more slowly than vectors. Tiles also need 4-bit
-    // weights unpacked first.
+    // A single row leaves tiles almost empty, and tiles load weights more slowly than vectors do. Tiles also need int4
+    // weights to be unpacked first.
     let max_vector_rows = if first.weights[0].format() == Format::Int4 { MAX_INT4_VECTOR_ROWS } else { 1 };
     // A single part stays on the calling thread.
     work.into_par_iter().with_max_len(1).for_each(|Work { weights, finish, part }| {
@@ -232,7 +239,7 @@ where
     });
 }
 
-/// Slices of a part: `[rows][outputs]` of f32, or `[blocks][panels][rows of a block]` of bf16 lines.
+/// The slices of a part: `[rows][outputs]` of f32, or `[blocks][panels][rows of a block]` of bf16 lines.
 struct Rows<'y, T>(Vec<&'y mut [T]>);
 
 impl Destination for Rows<'_, f32> {
@@ -280,7 +287,8 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        // The constant lets the compiler remove the code for tiles where there are none.
+        // `HAS_PAIRS` is a constant, so that the compiler removes the code for tiles from instruction sets that have
+        // none.
         let tiles = if S::HAS_PAIRS { self.tiles } else { None };
         let block_rows = self.blocks.block_rows();
         let num_rows = self.destination.num_blocks(block_rows) * block_rows;
@@ -312,7 +320,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let num_steps = self.weights[0].num_steps();
         let num_panels = self.num_panels;
         let num_blocks = self.destination.num_blocks(self.blocks.block_rows());
-        // A single block is small enough to stay in the cache whole.
+        // All of a single block is small enough to stay in the cache.
         let pass_steps = if num_blocks == 1 {
             num_steps
         } else {
@@ -346,8 +354,8 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         M::Sum::kept().set(kept);
     }
 
-    /// Multiplies a single row with two panels interleaved, because memory delivers two streams faster than one: panels
-    /// of both weights, or of both halves of the part.
+    /// Multiplies a single row with two panels interleaved, because memory delivers two streams faster than one. The
+    /// two panels belong to the two weights or, if there is one weight, to the two halves of the part.
     #[inline(always)]
     fn multiply_row<S: Simd, M: Multiply>(mut self, simd: S, by: &M) {
         let [first_weight, second_weight] = [self.weights[0], self.weights[WEIGHTS - 1]];
@@ -388,8 +396,8 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         for (idx, sums) in sums.iter_mut().enumerate() {
             let rows = self.blocks.rows(self.first_block + idx);
             for (sums, row) in sums.0.iter_mut().zip(rows) {
-                // Process one row after another: the compiler would otherwise combine rows and scatter the stores
-                // column by column.
+                // The fence makes the compiler process one row after another. It would otherwise combine rows and
+                // scatter the stores column by column.
                 compiler_fence(Ordering::SeqCst);
                 *sums = [by.start::<S>(*row); BLOCK_COLUMNS];
             }

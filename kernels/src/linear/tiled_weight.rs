@@ -1,8 +1,8 @@
 //! A weight matrix in panels for block products: `[panels][scales, then steps][2 tiles][16 lines][16 outputs]`.
 //!
 //! Door: [`TiledWeight`]. A step is 32 inputs of bf16 or 64 of int8, for the 32 outputs of a panel; a word of a line
-//! holds 2 or 4 adjacent inputs of one output. `int4` defines the steps of 4-bit weights. A panel is read front to
-//! back. Missing outputs of the last panel, and missing inputs of the last step, are zero.
+//! holds 2 or 4 adjacent inputs of one output. `int4` defines the steps of int4 weights. A panel is read from start to
+//! end. Missing outputs of the last panel, and missing inputs of the last step, are zero.
 
 use std::slice::Chunks;
 
@@ -20,13 +20,13 @@ use crate::lines::{Line, Lines, STEP_LINES, TILE_SIZE};
 pub(super) enum Format {
     /// Pairs of bf16.
     Bf16,
-    /// Four integers from -127 to 127, with a scale per output.
+    /// Four int8 values from -127 to 127, with a scale per output.
     Int8,
-    /// Eight 4-bit integers, in the layout of `int4`.
+    /// Eight int4 values, in the layout of `int4`.
     Int4,
 }
 
-/// A weight in tiles.
+/// A weight matrix in panels of tiles.
 #[derive(Debug)]
 pub(super) struct TiledWeight {
     format: Format,
@@ -146,7 +146,7 @@ fn scale(scales: &[Line], output: usize) -> f32 {
     f32::from_bits(scales[output / TILE_SIZE].0[output % TILE_SIZE])
 }
 
-/// Rounds the rows of a panel to integers and packs them.
+/// The rows of a panel that are to be quantized to integers and packed.
 struct PackIntegers<'a> {
     format: Format,
     panel: &'a mut [Line],
@@ -169,7 +169,7 @@ impl Kernel for PackIntegers<'_> {
     }
 }
 
-/// Packs the weights of one output as int8 and returns their scale.
+/// Quantizes the weights of one output to int8, packs them, and returns their scale.
 #[inline(always)]
 fn pack_int8(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
     let (scale, inverse) = int8::scale(row);
