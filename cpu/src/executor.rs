@@ -85,7 +85,7 @@ impl Values {
     pub(super) fn tensor(&self, value: Value) -> &Tensor {
         match self.weight(value) {
             Weight::Tensor(tensor) => tensor,
-            Weight::Packed(_) | Weight::Experts(_) => unreachable!("packed weights are read with `weight`, `packed` or `experts`"),
+            Weight::Packed(_) | Weight::Experts(_) => unreachable!("packed weights are not read as tensors"),
         }
     }
 
