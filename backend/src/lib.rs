@@ -4,7 +4,7 @@
 //!
 //! | backend | executes |
 //! |---|---|
-//! | `cpu` | on the CPU, operation by operation; the reference for all others |
+//! | `cpu` | on the CPU, operation by operation; the reference for all other backends |
 //! | `xla` | on a TPU, an NVIDIA GPU or XLA's CPU: the graphs compiled for the sizes of a few buckets |
 //! | [`MockBackend`] | no model: the next token is arithmetic over all tokens of its row |
 //!

@@ -4,7 +4,7 @@
 //! The mock reads earlier tokens through the block table, and the input token from the token history, as real backends
 //! do. A wrong slot, block or position therefore changes the result. The mock uses only two sampling parameters: masks
 //! and `top_n_tokens`. It samples an end-of-sequence token only if a mask allows none of its candidates, so without a
-//! mask every sequence ends because of its length.
+//! mask a sequence never ends with such a token.
 
 use std::time::{Duration, Instant};
 
@@ -156,8 +156,8 @@ impl Backend for MockBackend {
     }
 }
 
-/// Returns the hash of a context. Without a mask, the token after the context is candidate number `hash(context) %
-/// candidates`.
+/// Returns the hash of a context. Without a mask, the candidate with the index `hash(context) % candidates` follows the
+/// context.
 fn hash(context: &[i32]) -> u64 {
     let hash = Fingerprint::default().numbers(context.iter().map(|token| u64::from(token.cast_unsigned()))).value();
     // The shift by 32 folds the high half into the low bits, on which the remainder `hash % candidates` depends. The

@@ -109,9 +109,9 @@ mod tests {
             |allowed: &[usize], available| Processors::read(system.path(), allowed.to_vec()).num_threads(available);
         assert_eq!(num_threads(&[0, 1, 2, 3, 4, 5, 6, 7], 8), 4);
         assert_eq!(num_threads(&[0, 1, 2, 3, 4, 5, 6, 7], 3), 3, "its control group's quota is less");
-        assert_eq!(num_threads(&[0, 4], 2), 1, "both of one core");
-        assert_eq!(num_threads(&[1, 4, 6], 3), 3, "one of each");
-        assert_eq!(num_threads(&[], 2), 2, "the system does not tell");
+        assert_eq!(num_threads(&[0, 4], 2), 1, "both processors of one core");
+        assert_eq!(num_threads(&[1, 4, 6], 3), 3, "processors of three cores");
+        assert_eq!(num_threads(&[], 2), 2, "the system does not list processors");
     }
 
     #[test]

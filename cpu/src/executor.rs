@@ -27,7 +27,7 @@ pub(super) struct Program {
     weights: Vec<Option<Weight>>,
 }
 
-/// The values of a run, kept until their last use.
+/// The values of a run. Each value is kept until its last use.
 pub(super) struct Values {
     held: Vec<Option<Weight>>,
 }

@@ -14,7 +14,7 @@ use super::model_ops::kernel;
 type Result<T> = candle_core::Result<T>;
 
 /// Scores `[tokens, experts]` → weights `[tokens, experts]`: the softmax over all experts, kept for each token's
-/// `num_chosen` largest and 0 for the others. If `is_normalised`, the kept weights are divided by their sum.
+/// `num_chosen` largest and 0 for the other experts. If `is_normalised`, the kept weights are divided by their sum.
 pub(super) fn route(scores: &Tensor, spec: RouterSpec) -> Result<Tensor> {
     let (_, num_experts) = scores.dims2()?;
     let mut weights = View::new(scores)?.f32().to_vec(); // [tokens, experts]

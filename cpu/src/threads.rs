@@ -14,7 +14,8 @@ use crate::error::CpuError;
 /// machine.
 const LOOKS_BEFORE_OFFER: u32 = 1 << 10;
 
-/// In steps that read fewer bytes of weights, threads are not kept awake: such a step ends before they are awake.
+/// In steps that read fewer bytes of weights, threads are not kept awake, because such a step would end before they are
+/// awake.
 const MIN_STEP_BYTES: u64 = 32 << 20;
 
 /// A pool of threads.

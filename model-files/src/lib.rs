@@ -57,7 +57,7 @@ pub enum ModelFilesError {
     #[error("{location} has several GGUF files: {names}; pass the path of one")]
     SeveralGguf { location: String, names: String },
     /// The file exists but cannot be read.
-    #[error("read {path}")]
+    #[error("{path} cannot be read")]
     Read { path: PathBuf, source: std::io::Error },
 }
 

@@ -4,7 +4,7 @@
 //! that differ in exactly one number always have different fingerprints. The hash is not cryptographic: lists with
 //! equal fingerprints can be constructed.
 
-/// A hash of a list of numbers, to which numbers can be added.
+/// The hash of a list of numbers. More numbers can be added at the end of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(u64);
 

@@ -245,7 +245,7 @@ fn draws_are_independent() {
     let seeds = (0..NUM_SEEDS).step_by(2);
     let mut pairs = seeds.flat_map(|seed| (0..NUM_COUNTERS).map(move |counter| seed * NUM_COUNTERS + counter));
     check_pairs(&mut pairs.by_ref().map(|draw| [draw, draw + NUM_COUNTERS]), "successive seeds at a counter");
-    // The counter of one draw is the seed of the other.
+    // In each pair, the counter of one draw is the seed of the other draw, and the other way round.
     let seeds =
         (0..NUM_COUNTERS / 2).flat_map(|seed| (NUM_COUNTERS / 2..NUM_COUNTERS).map(move |counter| [seed, counter]));
     let crossed = seeds.map(|[seed, counter]| [seed * NUM_COUNTERS + counter, counter * NUM_COUNTERS + seed]);

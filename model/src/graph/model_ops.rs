@@ -196,7 +196,7 @@ impl Graph {
         Ok(self.push_like(op, operands.to_vec(), x)) // [tokens, hidden]
     }
 
-    /// [`Op::Reshape`]: keeps the first dimension of x and replaces the others by `sizes`.
+    /// [`Op::Reshape`]: keeps the first dimension of x and replaces all other dimensions by `sizes`.
     pub fn reshape(&mut self, x: Value, sizes: &[usize]) -> Result<Value, GraphError> {
         let op = Op::Reshape;
         let is_valid = !self.dims(x).is_empty() && self.node(x).shape.fixed_len() == sizes.iter().product::<usize>();

@@ -52,7 +52,7 @@ pub enum Op {
     /// gate, up `[tokens, n]` → f(gate) · up.
     Gated(Activation),
     /// Scores `[tokens, experts]` → the weights of the experts, `[tokens, experts]`: the softmax over all experts, kept
-    /// for the token's `num_chosen` largest (among equals, the lowest index first), and 0 for the others. If
+    /// for the token's `num_chosen` largest (among equals, the lowest index first), and 0 for the other experts. If
     /// `is_normalised`, the kept weights are divided by their sum.
     Route(RouterSpec),
     /// x `[tokens, hidden]`, weights `[tokens, experts]`, gate and up `[experts here, intermediate, hidden]`, down

@@ -80,7 +80,7 @@ pub enum Partition {
     Vocab,
 }
 
-/// The part of a weight that one rank has: `len` indices of one dimension, and all indices of the others.
+/// The part of a weight that one rank has: `len` indices of one dimension, and all indices of the other dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightPart {
     /// The dimension that ranks split.

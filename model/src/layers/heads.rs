@@ -8,7 +8,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{heads}: --num-shard may be {legal}; with --devices-per-shard, the product of both must be one of these")]
 pub struct HeadsError {
-    /// The numbers of heads, by their names in config.json.
+    /// The numbers of heads that do not fit, with their keys in config.json.
     heads: String,
     legal: String,
 }

@@ -1,5 +1,5 @@
-//! A rank's part of a weight, read by rows. Rows of floats that are contiguous in the file are borrowed from it; all
-//! other rows are gathered into new memory.
+//! A rank's part of a weight, read by rows. Rows are borrowed from the file if the weight is a whole tensor of floats
+//! that ranks split by rows, and no padding is needed; otherwise they are gathered into new memory.
 //!
 //! Doors: [`TensorPart::rows`], [`TensorPart::all`]. The part records the first tensor in which it reads an infinity or
 //! a NaN.

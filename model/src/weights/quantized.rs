@@ -113,7 +113,7 @@ impl<'a> Matrix<'a, '_> {
     }
 
     /// Returns the group of each column, from the tensor `name`. Without that tensor, each group consists of equally
-    /// many consecutive columns.
+    /// many consecutive columns, except that the last group may be shorter.
     fn groups(self, name: &str, num_groups: usize) -> Result<Vec<u32>, WeightsError> {
         let group_len = self.num_columns.div_ceil(num_groups);
         let Some((name, place)) = self.find(name) else {
