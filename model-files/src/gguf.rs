@@ -298,7 +298,7 @@ impl Head {
 
 fn unknown_type(kind: u32) -> Problem {
     Problem::Format(format!(
-        "a metadata value has type {kind}; supported are 0 to 12, but no lists (9) in tokenizer lists or deeper than {MAX_DEPTH}"
+        "a metadata value has type {kind}; supported are 0 to 12, with lists (9) nested at most {MAX_DEPTH} deep and not in tokenizer lists"
     ))
 }
 

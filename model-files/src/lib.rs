@@ -213,7 +213,7 @@ impl std::fmt::Display for ModelFiles {
     }
 }
 
-/// Returns a description of an id that names a file; `None` if the id does not.
+/// Returns the kind of file that an id names, as text for an error; `None` if the id names no file.
 fn file(model_id: &str) -> Option<&'static str> {
     let path = Path::new(model_id);
     let is_name = path.extension().is_some_and(|ending| FILE_ENDINGS.iter().any(|known| ending == *known));

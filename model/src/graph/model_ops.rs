@@ -127,8 +127,8 @@ impl Graph {
         Ok(self.push_like(op, vec![x], x)) // [tokens, n]
     }
 
-    /// a + b with broadcasting: a scalar is added to every element, `[rows]` to every element of its row in `[rows,
-    /// n]`.
+    /// Adds a + b to the graph, with broadcasting: a scalar is added to every element, and in `[rows, n]` each value of
+    /// `[rows]` is added to every element of its row.
     pub(crate) fn add(&mut self, a: Value, b: Value) -> Result<Value, GraphError> {
         self.binary(Binary::Add, a, b) // as a
     }

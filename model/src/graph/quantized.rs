@@ -12,7 +12,7 @@ use numbers::Rounding;
 
 use super::{Graph, Node, Op, Partition, WeightSpec};
 
-/// Returns the same graphs, with the `rounding` of each weight set as described above.
+/// Returns the same graphs, in which the field `rounding` of each weight is set as the comment of this module says.
 pub fn quantized<const N: usize>(graphs: [&Graph; N], rounding: Rounding) -> [Arc<Graph>; N] {
     let mut by_name: HashMap<String, Option<Rounding>> = HashMap::new();
     for graph in graphs {

@@ -34,8 +34,8 @@ const KEYS: [(&str, &str); 13] = [
     ("rope_theta", "rope.freq_base"),
     ("sliding_window", "attention.sliding_window"),
 ];
-/// The architecture and the number of layers of the models whose `query_pre_attn_scalar` is `hidden_size /
-/// num_attention_heads` and not the width of a head.
+/// The architecture and the number of layers of the models in which `query_pre_attn_scalar` is not the width of a head,
+/// but `hidden_size / num_attention_heads`.
 const SCALED_BY_WIDTH: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 const EMBEDDING: &str = "token_embd.weight";
 const EOS_KEYS: [&str; 3] =
