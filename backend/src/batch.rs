@@ -1,7 +1,8 @@
 //! One step as data: the rows that it reads, their tokens one after the other, and the rows that sample.
 //!
 //! Doors: [`Batch`] with its `push_` methods; [`StepOutput`], the result of a backend. All backends take the same
-//! batch. The only graphs in it are the samplers of its rows. It does not check its rows; the shard's `kv_cache` does.
+//! batch. The only graphs in a batch are the samplers of its rows. A batch does not check its rows, because the shard's
+//! `kv_cache` has done so.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use model::graph::Graph;
 use model::sampling::{BatchSampler, SamplingInputs, TokenMask};
 use proto::SamplingParams;
 
-/// Stands for a token that the row sampled itself, whose id is in the token history.
+/// The placeholder for the id of a token that the row sampled itself. The actual id is in the token history.
 pub const SAMPLED_TOKEN: i32 = -1;
 
-/// The rows of one step, of different lengths, in the order of the command.
+/// The rows of one step, in the order of the command that the shard received. Rows may differ in length.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// `[tokens]`; [`SAMPLED_TOKEN`] if the id is in the token history.
@@ -44,11 +45,11 @@ pub struct CachedTokens {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchRow {
     pub slot: usize,
-    /// Index of its first token in the batch.
+    /// The index of the row's first token in [`Batch::token_ids`].
     pub first_token: usize,
-    /// The number of its tokens in this step: the last ones of its context.
+    /// The number of tokens that the row reads in this step: the last ones of its context.
     pub num_tokens: usize,
-    /// The number of its tokens in the KV cache after this step.
+    /// The number of the row's tokens that are in the KV cache after this step.
     pub context_len: usize,
     block_table: Range<usize>,
 }
@@ -58,7 +59,7 @@ pub struct BatchRow {
 pub struct SampledRow {
     /// Index in [`Batch::rows`].
     pub row: usize,
-    /// The number of tokens of its prompt.
+    /// The number of tokens of the row's prompt.
     pub prompt_len: usize,
     pub params: Arc<SamplingParams>,
     /// Tokens that the row may not choose in this step, at most [`MAX_HELD_BACK_TOKENS`](proto::MAX_HELD_BACK_TOKENS).
@@ -67,14 +68,15 @@ pub struct SampledRow {
     pub mask: Option<TokenMask>,
     /// The graph from logits to a token; see [`model::sampling::Samplers::graph`].
     pub sampler: Arc<Graph>,
-    /// The least sampler that a batch of compiled samplers needs for this row.
+    /// The least [`BatchSampler`] that can sample this row, for devices that run one compiled sampler for the whole
+    /// batch.
     pub batch_sampler: BatchSampler,
 }
 
-/// Prompt tokens whose log-probability is requested.
+/// Prompt tokens whose log-probability is requested: the targets. The three lists have one entry per target.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PromptTargets {
-    /// Index in the batch of the token before each target.
+    /// For each target, the index in [`Batch::token_ids`] of the token before the target.
     pub token_indices: Vec<i32>,
     pub token_ids: Vec<i32>,
     /// The number of best tokens to report at the position of each target.
@@ -88,8 +90,8 @@ pub struct StepOutput {
     pub tokens: Vec<SampledToken>,
     /// One per target of [`Batch::targets`].
     pub prompt_tokens: Vec<PromptToken>,
-    /// The hash of the programs that ran and of their inputs. Ranks that did the same have the same hash; others
-    /// differ.
+    /// The hash of the programs that ran and of their inputs. Ranks that ran the same step have the same hash, so a
+    /// difference shows that the ranks have diverged.
     pub fingerprint: u64,
 }
 
@@ -99,27 +101,30 @@ pub struct SampledToken {
     pub token_id: u32,
     /// NaN if no token could be sampled: the logits were not finite, or no token was allowed.
     pub logprob: f32,
-    /// Best first, as many as requested, ties included.
+    /// Ids and log-probabilities of the best tokens, best first: as many as requested, or more if the last ones tie.
     pub top_tokens: Vec<(u32, f32)>,
 }
 
-/// The report about a target.
+/// The report about one target of [`PromptTargets`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PromptToken {
     pub logprob: f32,
-    /// Best first, as many as requested, or more if the last ones tie.
+    /// Ids and log-probabilities of the best tokens at the target's position, best first: as many as requested, or more
+    /// if the last ones tie.
     pub top_tokens: Vec<(u32, f32)>,
 }
 
 impl SampledToken {
-    /// Returns a number that is equal on all ranks with the same outcome, including a failure.
+    /// Returns a number by which ranks compare their outcomes: the token id, and a bit that is set if no token could be
+    /// sampled.
     pub fn identity(&self) -> u64 {
         u64::from(self.token_id) | u64::from(self.logprob.is_nan()) << 32
     }
 }
 
 impl Batch {
-    /// Adds a row of `token_ids` in `slot`, the first of them at `position`, and returns its index.
+    /// Adds a row in `slot` that reads `token_ids` in this step, the first of them at `position`. Returns the index of
+    /// the row in [`Batch::rows`].
     pub fn push_row(&mut self, slot: usize, position: usize, token_ids: &[i32], block_table: &[u32]) -> usize {
         let first_token = self.token_ids.len();
         let first_block = self.block_tables.len();
@@ -137,7 +142,8 @@ impl Batch {
         self.rows.len() - 1
     }
 
-    /// Adds the tokens at the start of `slot` that are in the KV cache and not read. An empty list is ignored.
+    /// Adds the first tokens of the row in `slot`, which are in the KV cache and which this step does not read. An
+    /// empty list is ignored.
     pub fn push_cached_tokens(&mut self, slot: usize, token_ids: &[u32]) {
         if !token_ids.is_empty() {
             let token_ids = token_ids.iter().map(|id| *id as i32).collect();
@@ -145,7 +151,8 @@ impl Batch {
         }
     }
 
-    /// Lets `row` sample a token after its last one.
+    /// Makes `row` sample the token after its last one. Tokens that end a sequence are held back until the row has
+    /// generated `min_new_tokens` tokens.
     pub fn push_sampled(&mut self, row: usize, prompt_len: usize, sampler: &RowSampler) {
         let params = &sampler.params;
         let batch_sampler = BatchSampler::of(params);
@@ -158,8 +165,9 @@ impl Batch {
         self.sampled.push(SampledRow { row, prompt_len, params, held_back, mask: None, sampler, batch_sampler });
     }
 
-    /// Lets the row that was pushed last sample with `graph`, among the tokens of `mask` only. If all of them are held
-    /// back, none is held back: a grammar that is complete can only end.
+    /// Makes the row of the last [`push_sampled`](Self::push_sampled) sample with `graph`, and only among the tokens of
+    /// `mask`. If all tokens of the mask are held back, none is held back any more, because a complete grammar allows
+    /// only the end of the sequence.
     ///
     /// # Panics
     /// When no row samples.
@@ -173,7 +181,7 @@ impl Batch {
     }
 
     /// Requests the log-probability of `token_id`, which follows the token at `token_index`, and the `top_n` best
-    /// tokens there.
+    /// tokens at the same position.
     pub fn push_target(&mut self, token_index: usize, token_id: i32, top_n: u32) {
         self.targets.token_indices.push(token_index as i32);
         self.targets.token_ids.push(token_id);
@@ -191,7 +199,7 @@ impl Batch {
         &self.block_tables[row.block_table.clone()]
     }
 
-    /// Returns `fingerprint` with everything added that a step reads of its rows.
+    /// Returns `fingerprint` after adding everything that a step reads of its rows.
     pub fn fingerprint(&self, fingerprint: Fingerprint) -> Fingerprint {
         let signed =
             |numbers: &[i32]| numbers.iter().map(|number| u64::from(number.cast_unsigned())).collect::<Vec<_>>();
@@ -221,7 +229,8 @@ impl Batch {
         sampling_inputs.fingerprint(fingerprint)
     }
 
-    /// Returns the numbers that samplers read of the rows in [`sampled`](Self::sampled), in the same order.
+    /// Returns the sampling parameters of the rows in [`sampled`](Self::sampled) as columns, with the rows in the same
+    /// order.
     pub fn sampling_inputs(&self) -> &SamplingInputs {
         &self.sampling_inputs
     }

@@ -47,7 +47,7 @@ impl BackendError {
     }
 }
 
-/// Returns the system's error that caused an error of the group.
+/// Returns the underlying error of the system as text, after ": "; empty if there is none.
 fn cause(error: &CollectiveError) -> String {
     error.source().map_or_else(String::new, |cause| format!(": {cause}"))
 }

@@ -12,19 +12,19 @@ use crate::batch::{Batch, BatchRow, CachedTokens, SAMPLED_TOKEN};
 #[derive(Debug)]
 pub struct TokenHistory {
     max_total_tokens: usize,
-    // Each entry is written by one thread of a step and read in a later one: no order is needed between entries.
+    // Each entry is written by one thread of a step and read in a later step, so relaxed loads and stores suffice.
     tokens: Vec<AtomicI32>,
 }
 
 impl TokenHistory {
-    /// A history without tokens.
+    /// Returns a history in which every entry is 0.
     pub fn new(num_slots: usize, max_total_tokens: usize) -> Self {
         let tokens = std::iter::repeat_with(AtomicI32::default).take(num_slots * max_total_tokens).collect();
         Self { max_total_tokens, tokens }
     }
 
-    /// Stores the cached and the given tokens of every row, and returns the tokens of the batch, `[tokens]`, with the
-    /// sampled ones filled in.
+    /// Stores the cached tokens and the given tokens of every row. Returns the tokens of the batch, `[tokens]`, with
+    /// the ids of sampled tokens in place of [`SAMPLED_TOKEN`].
     pub fn current_tokens(&self, batch: &Batch) -> Vec<i32> {
         let mut tokens = batch.token_ids.clone();
         for CachedTokens { slot, token_ids } in &batch.cached_tokens {

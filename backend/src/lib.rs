@@ -4,7 +4,7 @@
 //!
 //! | backend | executes |
 //! |---|---|
-//! | `cpu` | on the CPU, operation by operation; the reference for all others |
+//! | `cpu` | on the CPU, operation by operation; the reference for all other backends |
 //! | `xla` | on a TPU, an NVIDIA GPU or XLA's CPU: the graphs compiled for the sizes of a few buckets |
 //! | [`MockBackend`] | no model: the next token is arithmetic over all tokens of its row |
 //!
@@ -35,7 +35,8 @@ pub use model_graphs::ModelGraphs;
 pub use processors::Processors;
 pub use ranks::LocalRanks;
 
-/// A callback for the progress of work: a description, pieces done, pieces in total.
+/// A progress callback. Its arguments are a description of the work, the number of completed units and the total
+/// number.
 pub type Progress<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 
 /// Tokens per block of the KV cache.
@@ -43,14 +44,15 @@ pub const BLOCK_SIZE: usize = 16;
 
 /// A device that can execute the steps of one model.
 ///
-/// A backend has the states of the model's graphs: keys and values of tokens in blocks, the token history by slot and
-/// position. Rows are independent: the result of a row does not depend on the other rows of the batch, nor on the
-/// chunks of its prompt.
+/// A backend owns the states of the model's graphs: the keys and values of tokens, in blocks, and the token history, by
+/// slot and position. Rows are independent: the result of a row does not depend on the other rows of the batch, nor on
+/// how its prompt is split into chunks.
 pub trait Backend: Send {
     /// Returns the bytes of the states that one rank keeps between steps.
     fn state_bytes(&self) -> StateBytes;
 
-    /// Returns the bytes of one rank's weights, if they differ from what the model's type implies.
+    /// Returns the bytes of one rank's weights as this backend stores them; `None` if their size follows from the types
+    /// in the model's graphs.
     fn weights_bytes(&self) -> Option<u64> {
         None
     }
@@ -64,12 +66,13 @@ pub trait Backend: Send {
     /// Returns the devices of this process, in the order of their ranks.
     fn devices(&self) -> Vec<DevicePlace>;
 
-    /// Allocates the states and drops earlier ones. Compiles the programs for steps of these sizes. `assignment` has
-    /// the device id of each rank, those of other processes too. `progress` is called for each piece of work.
+    /// Allocates the states and drops earlier ones. Compiles the programs for steps of these sizes. `assignment`
+    /// contains the device id of every rank, including the ranks of other processes. `progress` reports how far the
+    /// compilation is.
     ///
     /// # Errors
-    /// When `assignment` gives this process's ranks other devices than those that have their weights, memory is
-    /// refused, or a program does not compile.
+    /// When `assignment` gives a rank of this process another device than the one that has the rank's weights, when
+    /// memory is refused, or when a program does not compile.
     fn allocate(
         &mut self,
         layout: StateLayout,
@@ -82,7 +85,7 @@ pub trait Backend: Send {
         0
     }
 
-    /// Returns the most top tokens that a row can report; `None` means no limit.
+    /// Returns the maximum number of top tokens that a row can report; `None` means no limit.
     fn max_top_n_tokens(&self) -> Option<usize> {
         None
     }
@@ -100,11 +103,11 @@ pub trait Backend: Send {
 pub struct DevicePlace {
     /// The rank of the device.
     pub rank: usize,
-    /// The number of the device, unique among the devices of all processes.
+    /// The device id, unique among the devices of all processes.
     pub id: i64,
-    /// The index of the process that drives it.
+    /// The index of the process that drives the device.
     pub process_index: i64,
-    /// The coordinates among the chips of a slice; empty if the device has none.
+    /// The coordinates of the device among the chips of a TPU slice; empty if the device has no coordinates.
     pub coords: Vec<i64>,
 }
 
@@ -113,14 +116,14 @@ pub struct DevicePlace {
 pub struct StateLayout {
     pub num_slots: usize,
     pub num_blocks: usize,
-    /// The most tokens of a row.
+    /// The maximum number of tokens of a row.
     pub max_total_tokens: usize,
-    /// The most prompt tokens of a step.
+    /// The maximum number of prompt tokens of a step.
     pub max_batch_prefill_tokens: usize,
 }
 
 impl DevicePlace {
-    /// Returns the place of a rank that is a process on a host's processors.
+    /// Returns the place of a rank that is a process and computes on the host's CPU.
     pub fn of_host(rank: usize) -> Self {
         Self { rank, id: rank as i64, process_index: rank as i64, coords: Vec::new() }
     }

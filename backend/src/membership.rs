@@ -1,8 +1,9 @@
 //! The membership of a shard in the group of its host's shards: their common work, and its share of the processor.
 //!
-//! Door: [`Membership`]. Shards on the processor add up through it, and all shards take turns with the host's memory
-//! while they load. A single shard has no group, and its graphs have no operation that needs one. A member whose step
-//! fails, or that is dropped, ends the group, so that the others do not wait for a result that never comes.
+//! Door: [`Membership`]. Shards that compute on the CPU sum their results through the group, and all shards take turns
+//! with the host's memory while they load weights. In a group, each shard counts as one rank, even if it drives several
+//! devices. A single shard has no group, and its graphs have no operation that needs one. A member whose step fails, or
+//! that is dropped, ends the group, so that the other members do not wait for a result that never comes.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
@@ -15,41 +16,44 @@ use rustix::thread::CpuSet;
 use super::memory::available_host_bytes;
 use super::{BackendError, LocalRanks, Processors};
 
-/// The time for which a loading rank waits for the others, which may have started later and have as much to read.
+/// The time for which a rank that loads weights waits for the other ranks, which may have started later and have as
+/// much to read.
 const LOAD_DEADLINE: Duration = Duration::from_secs(60);
-/// The time for which a rank waits for the others in a step, and the time added for each token. All ranks do the same
-/// work at the same time. The client waits longer, so that this rank can name the one for which it waited.
+/// The time for which a rank waits for the other ranks in a step, without the time per token (`TOKEN_DEADLINE`). All
+/// ranks do the same work at the same time. The client of the shards waits longer, so that this rank can still report
+/// the rank for which it waited.
 const STEP_DEADLINE: Duration = Duration::from_secs(10);
 const TOKEN_DEADLINE: Duration = Duration::from_millis(1);
-/// The most copies of a tensor that exist while it is loaded: one as stored, one packed.
+/// The maximum number of copies of a tensor that exist while it is loaded: one as stored, one packed.
 const COPIES_OF_A_TENSOR: u64 = 2;
 const MIB: u64 = 1 << 20;
 
-/// The place of weights after loading.
+/// The memory in which weights stay after loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stays {
     OnHost,
     OnDevice,
 }
 
-/// One of the ranks that share a model on this host.
+/// The membership of this process, which is one of the ranks that share a model on this host, and its group.
 #[derive(Debug)]
 pub struct Membership {
     ranks: LocalRanks,
-    /// `None` where there is one rank. An operation locks it for its time, and nothing else does.
+    /// `None` if there is one rank. Each operation locks the group while it runs.
     group: Option<Mutex<Group>>,
 }
 
 impl Membership {
-    /// A rank without others.
+    /// Returns the membership of a single rank, which has no group.
     pub const fn alone() -> Self {
         Self { ranks: LocalRanks { first: 0, num_local: 1, num_ranks: 1 }, group: None }
     }
 
-    /// Joins the group of `ranks`, who share the file at `path`. It waits for nobody.
+    /// Joins the group of all ranks, which share the file at `path`, without waiting for the other ranks. A single rank
+    /// needs no file.
     ///
     /// # Errors
-    /// When there are others and no file, or it cannot be shared.
+    /// When there are several ranks and `path` is `None`, or the file cannot be shared.
     pub fn join(ranks: LocalRanks, path: Option<&Path>) -> Result<Self, BackendError> {
         let LocalRanks { first: rank, num_local: _, num_ranks } = ranks;
         if num_ranks == 1 {
@@ -61,28 +65,29 @@ impl Membership {
         Ok(Self { ranks, group: Some(Mutex::new(group)) })
     }
 
-    /// This rank.
+    /// Returns this rank.
     pub fn rank(&self) -> usize {
         self.ranks.first
     }
 
-    /// All ranks of the host.
+    /// Returns the number of ranks in the group.
     pub fn num_ranks(&self) -> usize {
         self.ranks.num_ranks
     }
 
-    /// This rank's share of `available` threads: at least one, the first ranks one more where they do not divide.
+    /// Returns this rank's share of `available` threads, at least one. If the threads cannot be divided equally, the
+    /// first ranks get one more.
     pub fn num_threads(&self, available: usize) -> usize {
         let is_first = self.rank() < available % self.num_ranks();
         (available / self.num_ranks() + usize::from(is_first)).max(1)
     }
 
-    /// Where this rank's threads should run: [`Processors::near_rank`].
+    /// Returns the processors on which this rank's threads should run; see [`Processors::near_rank`].
     pub fn near(&self, processors: &Processors) -> Option<CpuSet> {
         processors.near_rank(self.rank(), self.num_ranks())
     }
 
-    /// Replaces each value by the sum of what all ranks have there, the same bits on each.
+    /// Replaces each value by its sum over all ranks. All ranks get the same bits.
     pub fn all_reduce(&self, values: &mut [f32]) -> Result<(), BackendError> {
         self.with_group(|group| group.all_reduce(values))
     }
@@ -92,15 +97,15 @@ impl Membership {
         self.with_group(|group| group.all_gather(part, num_rows, gathered))
     }
 
-    /// Returns the number of ranks that may load a tensor at once: all of them, unless the least memory that any of
-    /// them sees is too small for the tensors' copies and for the weights that stay in it (`stays`). All ranks return
-    /// the same.
+    /// Returns the number of ranks that may load a tensor at once: all ranks, unless the memory is too small for the
+    /// copies of their tensors and for the weights that stay in host memory (`stays`). The memory is the smallest that
+    /// any rank sees, so all ranks return the same number.
     pub fn max_loading(&self, weights: &[&WeightSpec], stays: Stays) -> Result<usize, BackendError> {
         if self.group.is_none() {
             return Ok(1);
         }
         let mut available = vec![0.0; self.num_ranks()];
-        // Exact up to 2^24 MiB.
+        // An f32 is exact up to 2^24 MiB.
         let own = [(available_host_bytes()? / MIB) as f32];
         self.all_gather(&own, 1, &mut available)?;
         let least = available.iter().copied().fold(f32::INFINITY, f32::min) as u64 * MIB;
@@ -111,14 +116,15 @@ impl Membership {
         Ok(at_once(weights, self.num_ranks(), least.saturating_sub(resident)))
     }
 
-    /// Waits until fewer than `max_at_once` ranks have a turn. Calls `waiting` a few times a second meanwhile.
+    /// Waits until fewer than `max_at_once` ranks have a turn, then returns a turn for this rank, which ends when it is
+    /// dropped; `None` if there is no group. Calls `waiting` a few times a second while it waits.
     pub fn take_turn(&self, max_at_once: usize, waiting: &mut dyn FnMut()) -> Result<Option<Turn>, BackendError> {
         let mut turn = None;
         self.with_group(|group| group.take_turn(max_at_once, waiting).map(|taken| turn = Some(taken)))?;
         Ok(turn)
     }
 
-    /// Begins a step of `num_tokens` tokens, in which all ranks do the same work at the same time.
+    /// Begins a step: sets the time for which this rank waits for other ranks in a step of `num_tokens` tokens.
     pub fn begin_step(&self, num_tokens: usize) {
         if let Some(mut group) = self.lock() {
             let tokens = u32::try_from(num_tokens).unwrap_or(u32::MAX);
@@ -126,14 +132,14 @@ impl Membership {
         }
     }
 
-    /// Ends the group: this rank's state is lost, and with it what all ranks compute.
+    /// Ends the group of all ranks, because this rank's state is lost and the other ranks cannot continue without it.
     pub fn abort(&self) {
         if let Some(group) = self.lock() {
             group.abort();
         }
     }
 
-    /// Does an operation with the others, or nothing where there are none.
+    /// Runs `operation` on the group; does nothing if there is no group.
     fn with_group(
         &self,
         operation: impl FnOnce(&mut Group) -> Result<(), CollectiveError>,
@@ -143,12 +149,14 @@ impl Membership {
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, Group>> {
-        // A panic in the middle of an operation leaves a group that finds itself out of step.
+        // A poisoned lock is safe to use: after a panic in the middle of an operation, the next one finds the group out
+        // of step.
         self.group.as_ref().map(|group| group.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }
 
-/// How many ranks' largest tensors fit, with their copies, into half of the memory that is left.
+/// Returns the number of ranks, from 1 to `num_ranks`, whose largest tensors fit with their copies into half of
+/// `left_bytes`.
 fn at_once(weights: &[&WeightSpec], num_ranks: usize, left_bytes: u64) -> usize {
     let largest = weights.iter().map(|spec| spec.local_bytes()).max().unwrap_or(0).max(1);
     let fitting = left_bytes / 2 / (COPIES_OF_A_TENSOR * largest);
@@ -185,7 +193,7 @@ mod tests {
             rounding: None,
         };
         let specs = [&spec, &spec];
-        // 2 MiB of each tensor per rank; a turn takes 4 MiB.
+        // Each rank has 2 MiB of each tensor, and a turn takes 4 MiB.
         for (left_mib, expected) in [(0, 1), (8, 1), (16, 2), (24, 3), (10_000, 4)] {
             assert_eq!(at_once(&specs, 4, left_mib * MIB), expected, "{left_mib}");
         }

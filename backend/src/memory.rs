@@ -10,14 +10,14 @@ use crate::BackendError;
 /// Memory for one rank's states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Bytes that could be allocated.
+    /// The bytes that this rank could still allocate.
     pub available_bytes: u64,
-    /// The share of them, in percent, that a cache takes if the user sets no size.
+    /// The share of these bytes, in percent, that the KV cache gets if the user sets no size for it.
     pub cache_percent: u64,
 }
 
 const MEMINFO: &str = "/proc/meminfo";
-/// Files with limit and use of the control group, version 2 and version 1.
+/// The files that contain the limit and the use of the control group (cgroup): version 2, then version 1.
 const CGROUP_FILES: [(&str, &str); 2] = [
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -26,11 +26,12 @@ const CGROUP_FILES: [(&str, &str); 2] = [
 /// The share of a device's memory for programs and their scratch memory, in percent.
 const PROGRAMS_PERCENT: u64 = 8;
 
-/// The step to which a device's memory is rounded down: about 1/64 of a TPU v5e's.
+/// A device's memory is rounded down to a multiple of this: about 1/64 of the memory of a TPU v5e.
 const DEVICE_STEP_BYTES: u64 = 256 << 20;
 
 impl MemoryPlan {
-    /// Returns the share of each of `num_ranks` ranks in the host's memory, which other processes use too.
+    /// Returns the share of each of `num_ranks` ranks in the host's available memory. The KV cache gets only half of
+    /// the share, because other processes use the host's memory too.
     ///
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
@@ -38,14 +39,14 @@ impl MemoryPlan {
         Ok(Self { available_bytes: available_host_bytes()? / num_ranks as u64, cache_percent: 50 })
     }
 
-    /// Returns the memory of a device of `limit_bytes` that `weights_bytes` leave.
+    /// Returns what is left of a device's `limit_bytes` after programs and the weights, `weights_bytes`.
     pub fn of_device(limit_bytes: u64, weights_bytes: u64) -> Self {
         let usable = Self::rounded(limit_bytes) / 100 * (100 - PROGRAMS_PERCENT);
         Self { available_bytes: usable.saturating_sub(weights_bytes), cache_percent: 100 }
     }
 
-    /// Returns a device's memory rounded down. Programs depend on the size of the KV cache, and the runtimes of two
-    /// machines rarely report the same bytes.
+    /// Returns a device's memory rounded down, so that equal devices get the same programs: programs depend on the size
+    /// of the KV cache, and the runtimes of two machines rarely report exactly the same memory.
     pub fn rounded(limit_bytes: u64) -> u64 {
         limit_bytes / DEVICE_STEP_BYTES * DEVICE_STEP_BYTES
     }

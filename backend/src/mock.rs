@@ -3,8 +3,8 @@
 //!
 //! The mock reads earlier tokens through the block table, and the input token from the token history, as real backends
 //! do. A wrong slot, block or position therefore changes the result. The mock uses only two sampling parameters: masks
-//! and `top_n_tokens`. It samples an end-of-sequence token only if a mask leaves no other candidate, so sequences end
-//! by length.
+//! and `top_n_tokens`. It samples an end-of-sequence token only if a mask allows none of its candidates, so without a
+//! mask a sequence never ends with such a token.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,13 @@ use crate::batch::{Batch, BatchRow, PromptTargets, PromptToken, SampledToken, St
 /// More than any mock needs: its KV cache has one number per token.
 const AVAILABLE_BYTES: u64 = 64 << 20;
 
-/// The mock. Its state has tokens where a real backend has keys and values.
+/// The mock. Its KV cache stores token ids where a real backend stores keys and values.
 #[derive(Debug)]
 pub struct MockBackend {
     candidates: Vec<u32>,
     vocab_size: usize,
     ranks: LocalRanks,
-    /// The least duration of a step.
+    /// The minimum duration of a step.
     step_duration: Duration,
     state: Option<MockState>,
 }
@@ -38,8 +38,9 @@ struct MockState {
 }
 
 impl MockBackend {
-    /// Returns a mock for a vocabulary. It makes tokens of the second quarter, which are plain words in byte-pair
-    /// vocabularies. Each rank computes all tokens.
+    /// Returns a mock for a vocabulary of `vocab_size` tokens. Its candidates are the tokens of the second quarter of
+    /// the vocabulary, which are plain words in byte-pair vocabularies, or of the whole vocabulary if that quarter is
+    /// empty. Each rank computes all tokens.
     pub fn new(vocab_size: usize, eos_token_ids: &[u32], ranks: LocalRanks) -> Self {
         let is_plain = |id: &u32| !eos_token_ids.contains(id);
         let quarter =
@@ -51,7 +52,8 @@ impl MockBackend {
         Self { candidates, vocab_size, ranks, step_duration: Duration::ZERO, state: None }
     }
 
-    /// Returns the same mock with steps as slow as a device's, to measure the code around it.
+    /// Returns the same mock, but with steps that take at least `step_duration`, like those of a device, to measure the
+    /// code around the backend.
     pub fn taking(self, step_duration: Duration) -> Self {
         Self { step_duration, ..self }
     }
@@ -67,7 +69,8 @@ impl MockBackend {
         SampledToken { token_id, logprob: logprob(0), top_tokens }
     }
 
-    /// Returns the candidates that a mask allows, best first, starting at `hash`; then all other tokens that it allows.
+    /// Returns the candidates that the mask allows, best first, starting at the candidate that `hash` selects. If there
+    /// is a mask, all other tokens that it allows follow.
     fn tokens<'a>(&'a self, hash: u64, mask: Option<&'a TokenMask>) -> impl Iterator<Item = u32> + Clone + 'a {
         let from = |len: usize| (0..len as u64).map(move |i| ((hash + i) % len as u64) as usize);
         let is_allowed = move |token: &u32| mask.is_none_or(|mask| mask.has(*token as usize));
@@ -153,10 +156,12 @@ impl Backend for MockBackend {
     }
 }
 
-/// Returns the hash of a context. The token after it is candidate `hash(context) % candidates`.
+/// Returns the hash of a context. Without a mask, the candidate with the index `hash(context) % candidates` follows the
+/// context.
 fn hash(context: &[i32]) -> u64 {
     let hash = Fingerprint::default().numbers(context.iter().map(|token| u64::from(token.cast_unsigned()))).value();
-    // The shift mixes high bits into the remainder.
+    // The shift by 32 folds the high half into the low bits, on which the remainder `hash % candidates` depends. The
+    // shift by 1 keeps `hash + i` from overflowing.
     (hash ^ (hash >> 32)) >> 1
 }
 

@@ -5,24 +5,25 @@ use std::sync::Arc;
 use model::graph::{self, Extent, Graph, StateSpec, WeightSpec};
 use numbers::Rounding;
 
-/// The graphs of a model, in the order in which their results are handed on.
+/// The two graphs of a model, in the order in which they run. Rows of the first one's result are the argument of the
+/// second.
 #[derive(Debug, Clone)]
 pub struct ModelGraphs {
-    /// Step → hidden states `[tokens, hidden]`.
+    /// From the tokens of a step to hidden states `[tokens, hidden]`.
     pub decoder: Arc<Graph>,
-    /// Hidden states `[rows, hidden]` (argument 0) → logits `[rows, vocab]`.
+    /// From hidden states `[rows, hidden]` (argument 0) to logits `[rows, vocab]`.
     pub logits: Arc<Graph>,
 }
 
 impl ModelGraphs {
-    /// The same, with rounded matrices.
+    /// Returns the same graphs with quantized matrices; see [`graph::quantized`].
     pub fn quantized(&self, rounding: Rounding) -> Self {
         let Self { decoder, logits } = self;
         let [decoder, logits] = graph::quantized([decoder, logits], rounding);
         Self { decoder, logits }
     }
 
-    /// Every weight once.
+    /// Returns every weight once.
     pub fn weights(&self) -> Vec<&WeightSpec> {
         let mut weights: Vec<&WeightSpec> = self.decoder.weights().chain(self.logits.weights()).collect();
         let mut names = std::collections::HashSet::new();
@@ -30,7 +31,7 @@ impl ModelGraphs {
         weights
     }
 
-    /// Every state once: first those of the KV cache, then those of slots.
+    /// Returns every state once: first the states of the KV cache, then the states of slots and positions.
     pub fn states(&self) -> Vec<&StateSpec> {
         let mut states: Vec<&StateSpec> = self.decoder.states().iter().collect();
         states.sort_by_key(|state| match state.extent {
@@ -40,8 +41,8 @@ impl ModelGraphs {
         states
     }
 
-    /// True where a row can begin behind tokens that another row has read. A state of slots is made by reading all of
-    /// them.
+    /// True if a row can begin after a prefix that another row has read. False if the model has a state of slots,
+    /// because such a state is computed by reading all tokens of the row.
     pub fn can_skip_prefix(&self) -> bool {
         self.decoder.states().iter().all(|state| match state.extent {
             Extent::Token | Extent::Position => true,
@@ -49,19 +50,20 @@ impl ModelGraphs {
         })
     }
 
-    /// Most tokens that a token reads back, its own included, where every layer bounds them.
+    /// Returns the maximum number of tokens that a token attends to, itself included; `None` if a layer has no limit or
+    /// the model has no KV cache.
     pub fn window(&self) -> Option<usize> {
         let windows = self.decoder.states().iter().filter(|state| state.extent == Extent::Token);
         let windows: Option<Vec<usize>> = windows.map(|state| state.window).collect();
         windows?.into_iter().max()
     }
 
-    /// Tokens of the vocabulary.
+    /// Returns the number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.logits.node(self.logits.outputs()[0]).shape.fixed_len()
     }
 
-    /// Bytes of one rank's weights.
+    /// Returns the bytes of one rank's weights.
     pub fn weights_bytes(&self) -> u64 {
         self.weights().into_iter().map(WeightSpec::local_bytes).fold(0, u64::saturating_add)
     }

@@ -1,8 +1,8 @@
 //! The processors that this process may use: which of them share a core, and which memory (NUMA node) is nearest.
 //!
 //! Door: [`Processors`]. One thread runs per core: the hardware threads of a core (SMT) share its arithmetic units and
-//! its path to memory, so a second one would slow the first down. On a machine with several memories and several ranks,
-//! a rank stays on the processors nearest to one memory.
+//! its path to memory, so a second thread would slow the first one down. On a machine with several memories and several
+//! ranks, a rank stays on the processors nearest to one memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +13,10 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 /// The folder where Linux describes its processors.
 const SYSTEM: &str = "/sys/devices/system/cpu";
 
-/// The processors of a process. Empty if the system does not list them.
+/// The processors of a process, grouped by core. Empty if the system does not list them.
 #[derive(Debug)]
 pub struct Processors {
-    /// Sorted by memory, then by number.
+    /// Sorted by memory, then by the numbers of the processors.
     cores: Vec<Core>,
 }
 
@@ -57,7 +57,8 @@ impl Processors {
     }
 
     /// Returns the processors for the threads of a rank: those next to the memories of its share of the cores. `None`
-    /// if it does not matter, because there is one memory, or one rank for all of them.
+    /// if this would exclude no processor (there is one memory, or the share includes cores of every memory), or if
+    /// there are more ranks than cores and the share is empty.
     pub(super) fn near_rank(&self, rank: usize, num_ranks: usize) -> Option<CpuSet> {
         let share = rank * self.cores.len() / num_ranks..(rank + 1) * self.cores.len() / num_ranks;
         let memories = self.cores.get(share)?.iter().map(|core| core.memory);
@@ -72,7 +73,7 @@ impl Processors {
     }
 }
 
-/// Returns the number of the memory that a processor is next to.
+/// Returns the number of the memory (NUMA node) that is nearest to the processor of `folder`; 0 if it is not described.
 fn memory_of(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok());
@@ -83,8 +84,8 @@ fn memory_of(folder: &Path) -> usize {
 mod tests {
     use super::*;
 
-    /// A machine of two memories with two cores each, of two processors each. They are numbered as by Linux: first one
-    /// processor of each core, then the second ones.
+    /// Describes a machine of two memories with two cores each, and two processors per core. The processors are
+    /// numbered as by Linux: first one processor of each core, then the second processor of each core.
     fn two_memories() -> tempfile::TempDir {
         let system = tempfile::tempdir().unwrap();
         for processor in 0..8 {
@@ -108,9 +109,9 @@ mod tests {
             |allowed: &[usize], available| Processors::read(system.path(), allowed.to_vec()).num_threads(available);
         assert_eq!(num_threads(&[0, 1, 2, 3, 4, 5, 6, 7], 8), 4);
         assert_eq!(num_threads(&[0, 1, 2, 3, 4, 5, 6, 7], 3), 3, "its control group's quota is less");
-        assert_eq!(num_threads(&[0, 4], 2), 1, "both of one core");
-        assert_eq!(num_threads(&[1, 4, 6], 3), 3, "one of each");
-        assert_eq!(num_threads(&[], 2), 2, "the system does not tell");
+        assert_eq!(num_threads(&[0, 4], 2), 1, "both processors of one core");
+        assert_eq!(num_threads(&[1, 4, 6], 3), 3, "processors of three cores");
+        assert_eq!(num_threads(&[], 2), 2, "the system does not list processors");
     }
 
     #[test]

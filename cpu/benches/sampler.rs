@@ -1,7 +1,7 @@
 //! Benchmark of one row's sampler on the CPU, by vocabulary and sampling parameters.
 //!
-//! A greedy row without options computes only the softmax for its log-probability. Each run includes a copy of the
-//! logits.
+//! A greedy row without options computes only the best token and the softmax for its log-probability. Each run includes
+//! a copy of the logits.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use criterion::{BenchmarkId, Criterion};
 use model::sampling::Samplers;
 use proto::SamplingParams;
 
-/// The tokens in the context of the row; half of them count as generated.
+/// The number of tokens in the context of the row; half of them count as generated.
 const CONTEXT_TOKENS: usize = 512;
 
 fn main() {
@@ -68,7 +68,7 @@ impl SampledRow {
     }
 }
 
-/// Returns scores like those of a model: most are far below a few.
+/// Returns scores like those of a model: a few are far above the rest.
 fn logits(vocab_size: usize) -> Vec<f32> {
     let uniform = |i: usize| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 24) as f32;
     (0..vocab_size).map(|i| -2.0 * (uniform(i) + 1e-6).ln() * uniform(i + 1)).collect()

@@ -1,8 +1,8 @@
-//! Element-wise operations on f32 values, with scalars and `[rows]` repeated beside `[rows, n]`.
+//! Element-wise operations, with broadcasting of scalars, and of `[rows]` to `[rows, n]`.
 //!
-//! Candle's own operations would do, but spread large tensors over a pool of spinning threads of their own, for which
-//! the compute threads then wait. These are plain loops that the compiler vectorises; only sums, differences, products
-//! and quotients of two large tensors run on several threads.
+//! Candle has these operations too, but spreads large tensors over a separate pool of spinning threads, for which our
+//! compute threads would have to wait. The operations here are plain loops that the compiler vectorises. Only sums,
+//! differences, products and quotients of two large tensors run on several threads.
 
 use candle_core::{DType, Tensor};
 use model::graph::{Binary, Unary};
@@ -12,7 +12,7 @@ use super::host::{self, View};
 
 type Result<T> = candle_core::Result<T>;
 
-/// The number of values per task. Two tensors of one shape are combined on several threads if they have more values.
+/// The number of values per task. Two tensors of one shape with more values than this are combined on several threads.
 const TASK_VALUES: usize = 1 << 16;
 
 /// One row of an operand: a value for each element, or the same value for all.

@@ -11,7 +11,7 @@ pub(crate) enum CpuError {
     Threads { num_threads: usize, source: rayon::ThreadPoolBuildError },
     #[error("the computation failed: {}", first_line(.0))]
     Compute(#[from] candle_core::Error),
-    #[error("the graph of a report cannot be built: {0}")]
+    #[error("the graph that computes the log-probabilities of prompt tokens cannot be built: {0}")]
     Graph(#[from] GraphError),
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -33,7 +33,7 @@ impl From<CpuError> for BackendError {
     }
 }
 
-/// Returns the first line of the message: candle appends a backtrace if `RUST_BACKTRACE` is set.
+/// Returns the first line of the message, because candle appends a backtrace if `RUST_BACKTRACE` is set.
 fn first_line(error: &candle_core::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }

@@ -1,7 +1,7 @@
 //! Runs a graph: one operation after the other, each value dropped after its last use.
 //!
 //! Doors: [`Program`], a graph with its weights, and [`run`] for graphs without weights. The match over operations has
-//! no default arm, so the compiler reports an operation that is added to `graph/` and missing here.
+//! no default arm, so the compiler reports each operation of `graph/` that is missing here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Program {
     weights: Vec<Option<Weight>>,
 }
 
-/// The values of a run, kept until their last use.
+/// The values of a run. Each value is kept until its last use.
 pub(super) struct Values {
     held: Vec<Option<Weight>>,
 }
@@ -53,7 +53,8 @@ impl Program {
     }
 }
 
-/// Runs `graph` with the given weights of its nodes and returns its outputs.
+/// Runs `graph` without a plan and returns its outputs. `weights` contains, by node index, the values that are known
+/// already; it may be empty.
 pub(super) fn run(graph: &Graph, weights: &[Option<Weight>], step: &Step<'_>) -> Result<Vec<Tensor>, CpuError> {
     run_plan(graph, &Plan::default(), weights, step)
 }
@@ -84,7 +85,7 @@ impl Values {
     pub(super) fn tensor(&self, value: Value) -> &Tensor {
         match self.weight(value) {
             Weight::Tensor(tensor) => tensor,
-            Weight::Packed(_) | Weight::Experts(_) => unreachable!("only those use packed weights that ask for them"),
+            Weight::Packed(_) | Weight::Experts(_) => unreachable!("packed weights are not read as tensors"),
         }
     }
 
@@ -130,7 +131,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Computes linear layers with the same input, given by their indices.
+/// Computes linear layers that have the same input. `layers` contains the indices of their nodes.
 fn linear_each(graph: &Graph, layers: &[usize], values: &Values) -> Result<Vec<(usize, Weight)>, CpuError> {
     let operands = |index: &usize| graph.nodes()[*index].operands.as_slice();
     let x = values.tensor(operands(&layers[0])[0]);

@@ -1,7 +1,7 @@
 //! Mixtures of experts on the CPU: each expert computes only the tokens that chose it.
 //!
-//! Doors: [`route`], [`experts`]. A token's result is the sum over its experts in ascending order, so it does not
-//! depend on the other tokens.
+//! Doors: [`route`], [`experts`]. A token's result is the sum over its experts in ascending order, so the result does
+//! not depend on the other tokens.
 
 use candle_core::Tensor;
 use kernels::linear::PackedWeight;
@@ -13,14 +13,15 @@ use super::model_ops::kernel;
 
 type Result<T> = candle_core::Result<T>;
 
-/// Scores `[tokens, experts]` → weights `[tokens, experts]`.
+/// Scores `[tokens, experts]` → weights `[tokens, experts]`: the softmax over all experts, kept for each token's
+/// `num_chosen` largest and 0 for the other experts. If `is_normalised`, the kept weights are divided by their sum.
 pub(super) fn route(scores: &Tensor, spec: RouterSpec) -> Result<Tensor> {
     let (_, num_experts) = scores.dims2()?;
     let mut weights = View::new(scores)?.f32().to_vec(); // [tokens, experts]
     for weights in weights.chunks_exact_mut(num_experts) {
         softmax::softmax(weights);
         let mut order: Vec<usize> = (0..num_experts).collect();
-        // The sort is stable: among equals the lowest index comes first.
+        // The sort is stable: among equal weights the lowest index comes first.
         order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
         let (chosen, others) = order.split_at(spec.num_chosen);
         others.iter().for_each(|expert| weights[*expert] = 0.0);

@@ -1,7 +1,7 @@
-//! Candle tensors as slices, and slices as tensors.
+//! Borrows candle tensors as slices, and turns vectors into tensors.
 //!
 //! Doors: [`View`], which borrows a tensor's elements, and [`tensor`] and [`shaped`], which take ownership of a vector.
-//! Nothing is copied.
+//! Neither copies elements.
 
 use candle_core::{CpuStorage, Device, Shape, Storage, StorageRef, Tensor, WithDType};
 

@@ -2,14 +2,15 @@
 //!
 //! Candle's tensors hold the values between operations, convert types while loading, reshape and gather; the hot
 //! operations (linear, attention, norms, softmax) are our `kernels`. The model runs over all tokens of a step at once.
-//! A sampler runs one row at a time, each row with the graph of its own parameters, rows in parallel.
+//! Samplers run row by row: each row has the graph of its own sampling parameters, and several rows run in parallel.
 //!
-//! The ranks of a host share a model. Each is a process with its part of the weights and its share of the processors.
-//! They sum their results twice per layer ([`Membership`]), and all sample the same tokens from the same bits.
+//! The ranks of a host share a model. Each rank is a process with a part of the weights and a share of the processors.
+//! The ranks sum their results, in most models twice per layer ([`Membership`]), and all sample the same tokens,
+//! because they have the same bits.
 //!
 //! Activations are f32 whatever the type of the weights; keys and values are rounded to the type of the KV cache when
-//! they are written. The bits of a row's results do not depend on the other rows, on the chunks of its prompt or on the
-//! number of threads.
+//! they are written. The bits of a row's results depend neither on the other rows, nor on the chunks of its prompt, nor
+//! on the number of threads.
 
 mod elementwise;
 mod error;
@@ -54,14 +55,14 @@ use threads::Threads;
 #[derive(Debug)]
 pub struct CpuOptions {
     pub membership: Membership,
-    /// Threads of all ranks of the host together.
+    /// The number of compute threads of all ranks of the host together.
     pub num_threads: usize,
     pub processors: Processors,
     /// The number format of keys and values.
     pub kv_type: KvType,
 }
 
-/// Returns the bytes that a rank of `graphs` keeps between steps.
+/// Returns the bytes of the states that a rank of the model `graphs` keeps between steps.
 pub fn state_bytes(graphs: &ModelGraphs, kv_type: KvType) -> StateBytes {
     bytes_of_states(&graphs.decoder, kv_type)
 }
@@ -86,8 +87,8 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// Loads a rank's part of the weights of `graphs` and packs it for the kernels. `progress` is called after each
-    /// weight with (done, total).
+    /// Loads this rank's part of the weights of `graphs` and packs it for the kernels. `progress` receives the number
+    /// of loaded weights and the total.
     ///
     /// # Errors
     /// When a weight is missing or malformed, the threads cannot be started, or another rank does not join.
@@ -134,7 +135,7 @@ impl Backend for CpuBackend {
         _assignment: &[i64],
         _progress: &mut Progress<'_>,
     ) -> Result<(), BackendError> {
-        // The old state is dropped first: memory may not suffice for both.
+        // The old state is dropped first, because memory may not suffice for both.
         self.state = None;
         self.state = Some(State::allocate(self.decoder.graph(), self.kv_type, layout)?);
         Ok(())
@@ -155,7 +156,8 @@ impl CpuBackend {
             let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
             let prompt_tokens = self.prompt_tokens(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
-            // Later steps do not name these tokens, so the ranks must compare them now.
+            // Later batches contain a placeholder in place of these tokens, so this step's fingerprint must include
+            // them.
             let made = tokens.iter().map(SampledToken::identity);
             let fingerprint = batch.fingerprint(self.fingerprint).numbers(made).value();
             Ok(StepOutput { tokens, prompt_tokens, fingerprint })
@@ -198,7 +200,7 @@ fn sampled_token(outputs: &[Tensor]) -> Result<SampledToken, CpuError> {
     Ok(SampledToken { token_id, logprob, top_tokens: top_tokens(&outputs[2..])? })
 }
 
-/// Returns top tokens from their ids and log-probabilities, both `[1, top_tokens]`; an empty list if they were not
+/// Returns top tokens from their ids and log-probabilities, both `[1, top_tokens]`; an empty list if no top tokens were
 /// requested.
 fn top_tokens(outputs: &[Tensor]) -> Result<Vec<(u32, f32)>, CpuError> {
     let [ids, logprobs] = outputs else { return Ok(Vec::new()) };

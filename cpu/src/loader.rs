@@ -1,8 +1,9 @@
 //! Converts a checkpoint to weights in the form that the kernels need.
 //!
-//! Door: [`load`]. The form of a weight follows from the operations that use it: packed for linear layers (and read row
-//! by row if an embedding shares it), a table in its own type for embeddings, f32 for norms and biases. One tensor is
-//! converted at a time, a few rows of it at once, so that loading takes little more memory than the loaded weights.
+//! Door: [`load`]. The operations that use a weight decide its form: packed for linear layers and experts (an embedding
+//! that shares a packed weight reads single rows of it), a table in its own type for embeddings, f32 for norms and
+//! biases. One tensor is converted at a time, a few rows at once, so that loading takes little more memory than the
+//! loaded weights.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use numbers::{FloatType, Rounding};
 use super::host;
 use crate::error::CpuError;
 
-/// The number of rows of a table that are read at a time.
+/// At most this many rows of a table are read at a time.
 const TABLE_ROWS: usize = 256;
 
 /// A weight in memory.
@@ -33,7 +34,8 @@ pub(super) enum Weight {
     Experts(Arc<[PackedWeight]>),
 }
 
-/// The use of a weight by an operation. If two operations share a weight, the later use in this list decides its form.
+/// The use of a weight by an operation. If several operations use one weight, the use that comes last in this list
+/// decides the weight's form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
     Vector,
@@ -43,7 +45,7 @@ enum Use {
 }
 
 impl Weight {
-    /// The memory of the weight.
+    /// Returns the memory that the weight takes, in bytes.
     pub(super) fn size_bytes(&self) -> u64 {
         let bytes = match self {
             Self::Packed(weight) => weight.size_bytes(),
@@ -54,11 +56,11 @@ impl Weight {
     }
 }
 
-/// Loads a rank's part of every weight of `graphs`, by name. Ranks that share the host's memory take turns if it is
-/// short. `progress` is called after each weight with (done, total).
+/// Loads this rank's part of every weight of `graphs`, and returns them by name. If the host's memory is too small for
+/// all ranks at once, the ranks take turns. `progress` receives the number of loaded weights and the total.
 ///
 /// # Errors
-/// When a weight is missing or malformed, or another rank does not come.
+/// When a weight is missing or malformed, or another rank does not join or answer in time.
 pub(super) fn load(
     graphs: &[&Arc<Graph>],
     (checkpoint, membership): (&Checkpoint, &Membership),
@@ -79,7 +81,7 @@ pub(super) fn load(
     Ok(weights)
 }
 
-/// Each weight once, in the order of the graphs, with its most demanding use.
+/// Returns each weight once, in the order of the graphs, with the use that decides its form.
 fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
     let mut order: Vec<(&WeightSpec, Use)> = Vec::new();
     let mut indices: HashMap<&str, usize> = HashMap::new();
@@ -134,7 +136,7 @@ fn load_weight((spec, used_as): (&WeightSpec, Use), part: &TensorPart<'_>) -> Re
     })
 }
 
-/// All elements, rounded to the type of `spec`, f32.
+/// Returns all elements as f32, after rounding each to the type of `spec`.
 fn vector(spec: &WeightSpec, part: &TensorPart<'_>) -> Vec<f32> {
     let mut floats: Vec<f32> = Vec::new();
     floats::read(&part.all().bytes, part.dtype, &mut floats);
@@ -142,7 +144,7 @@ fn vector(spec: &WeightSpec, part: &TensorPart<'_>) -> Vec<f32> {
     floats
 }
 
-/// All elements, read a few rows at a time.
+/// Returns all elements as `T`. They are read a few rows at a time.
 fn table<T: Float>(part: &TensorPart<'_>, num_rows: usize) -> Vec<T> {
     let mut floats = Vec::new();
     for first in (0..num_rows).step_by(TABLE_ROWS) {
@@ -156,12 +158,12 @@ fn table<T: Float>(part: &TensorPart<'_>, num_rows: usize) -> Vec<T> {
     floats
 }
 
-/// The type to which a linear layer's weights are converted.
+/// Returns the type to which the weights of a linear layer are converted.
 fn weight_type(spec: &WeightSpec) -> WeightType {
     match spec.rounding {
         Some(Rounding::Int8) => return WeightType::Int8,
         Some(Rounding::Int4) => return WeightType::Int4,
-        Some(Rounding::Fp8) => unreachable!("the engine refuses floats of a byte here"),
+        Some(Rounding::Fp8) => unreachable!("the engine refuses fp8 weights on the CPU"),
         None => {}
     }
     match spec.dtype {

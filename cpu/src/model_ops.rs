@@ -1,7 +1,8 @@
 //! The operations of models, on the CPU: candle tensors in and out, kernels in between.
 //!
-//! Each function is one arm of the executor's match; shapes were checked when the graph was built. Every token is
-//! computed alone, with additions in a fixed order, so its result does not depend on the other tokens of the step.
+//! Most functions are one arm of the executor's match. Shapes are not checked again, because the graph's builders have
+//! checked them. The result of a token is computed with additions in a fixed order, so it depends neither on the other
+//! rows of the step nor on the chunks of the row's prompt.
 
 use std::borrow::Cow;
 
@@ -19,7 +20,8 @@ use crate::error::CpuError;
 
 type Result<T> = candle_core::Result<T>;
 
-/// Looks up `tokens` in `table`, the part of the table that `rank` has. Tokens in another part become zeros.
+/// Looks up `tokens` in `table`, the part of the table that `rank` has. The rows of tokens that are in another rank's
+/// part are zeros.
 pub(super) fn embedding(table: &Weight, tokens: &Tensor, rank: usize) -> Result<Tensor> {
     let view = View::new(tokens)?;
     let (num_rows, hidden_size) = match table {
@@ -73,7 +75,7 @@ pub(super) fn linear_each<'a>(
     shaped.collect()
 }
 
-/// `down(f(gate(x)) * up(x))` with the weights of gate, up and down.
+/// Returns `down(f(gate(x)) * up(x))`; `weights` are those of gate, up and down.
 pub(super) fn gated_mlp(x: &Tensor, weights: [&PackedWeight; 3], activation: Activation) -> Result<Tensor> {
     let num_rows = x.dim(0)?;
     let num_outputs = weights[2].num_outputs();
@@ -99,7 +101,8 @@ pub(super) fn layer_norm([x, weight]: [&Tensor; 2], bias: Option<&Tensor>, eps: 
     host::shaped(y, x.shape())
 }
 
-/// Returns offset + weight. The vector is small compared with the activations, so it is built each time.
+/// Returns offset + weight. The vector is small compared with the activations, so it is computed in each step and not
+/// stored.
 fn shifted(weight: &[f32], offset: f32) -> Cow<'_, [f32]> {
     if offset == 0.0 { Cow::Borrowed(weight) } else { weight.iter().map(|weight| offset + weight).collect() }
 }
@@ -156,7 +159,7 @@ pub(super) fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Resul
     host::shaped(y, gate.shape())
 }
 
-/// Returns the kernels' activation for that of the graph.
+/// Returns the kernels' name for an activation of the graph.
 pub(super) fn kernel(activation: Activation) -> kernels::activation::Activation {
     match activation {
         Activation::Silu => kernels::activation::Activation::Silu,

@@ -1,4 +1,4 @@
-//! This backend as the oracle for tests of other backends: it runs any graph on a state that the test fills and reads.
+//! This backend as the oracle for tests of other backends: it runs any graph on states that the test fills and reads.
 //!
 //! Doors: [`Oracle`], and [`Array`], a tensor that is independent of backends.
 
@@ -18,7 +18,7 @@ use super::loader;
 use super::state::State;
 use super::step::Step;
 
-/// Elements of an array, the last dimension fastest.
+/// The elements of an array in row-major order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Elements {
     F32(Vec<f32>),
@@ -43,7 +43,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Returns the oracle of `graph`, whose weights are in `checkpoint` if it has any. All states are zero.
+    /// Returns the oracle of `graph`, whose weights are in `checkpoint` if it has any. All states are zero at first.
     pub fn new(graph: &Arc<Graph>, checkpoint: Option<&Checkpoint>, layout: StateLayout) -> Self {
         let weights = match checkpoint {
             Some(checkpoint) => loader::load(&[graph], (checkpoint, &Membership::alone()), &mut |_, _| ())
@@ -54,12 +54,13 @@ impl Oracle {
         Self { program: Program::new(graph, &weights), state, layout }
     }
 
-    /// Sets keys `[num_blocks, kv_heads, block_size, head_dim]` and their values, in the same layout.
+    /// Sets the cache of the state `keys`: `kv` contains the keys `[num_blocks, kv_heads, block_size, head_dim]` and
+    /// the values, in the same layout.
     pub fn set_cache(&self, keys: StateId, kv: [&[f32]; 2]) {
         self.state.cache(keys).set_f32(kv);
     }
 
-    /// Returns keys and their values.
+    /// Returns the keys and values in the cache of the state `keys`, in the layout of [`set_cache`](Self::set_cache).
     pub fn cache(&self, keys: StateId) -> [Vec<f32>; 2] {
         self.state.cache(keys).to_f32().expect("a cache of floats")
     }
@@ -99,7 +100,8 @@ impl Oracle {
         self.run_step(batch, 0, arguments)
     }
 
-    /// Runs the graph as a sampler, one row after the other; `arguments` have an entry per sampled row.
+    /// Runs the graph as a sampler, once for each sampled row. The first dimension of every argument has one entry per
+    /// sampled row. Returns the outputs of each run.
     pub fn run_rows(&self, batch: &Batch, arguments: &[Array]) -> Vec<Vec<Array>> {
         let run = |sampled: usize| {
             let arguments: Vec<Array> = arguments.iter().map(|argument| argument.rows(&[sampled])).collect();
@@ -151,7 +153,7 @@ impl Array {
             DType::I32 => Elements::I32(view.i32().to_vec()),
             DType::U32 => Elements::U32(view.u32().to_vec()),
             DType::U8 => Elements::Bool(view.bool().iter().map(|truth| *truth != 0).collect()),
-            other => panic!("no operation answers {other:?}"),
+            other => panic!("no operation returns {other:?}"),
         };
         Self { dims: tensor.dims().to_vec(), elements }
     }

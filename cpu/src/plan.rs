@@ -1,7 +1,7 @@
 //! Operations of a graph that one kernel computes together.
 //!
-//! Door: [`Plan`]. The kernel returns the same bits as the operations one after the other. Values between them stay in
-//! the caches, and threads are woken once.
+//! Door: [`Plan`]. Such a kernel returns the same bits as the operations one after the other. It is faster, because
+//! intermediate values stay in the processor's caches and threads are woken once.
 
 use std::collections::HashMap;
 
@@ -10,22 +10,22 @@ use model::graph::{Activation, Graph, Op, Value};
 /// The groups of operations that are computed together.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Gated networks, by the index of the last operation.
+    /// Gated feed-forward networks, by the index of the network's last operation.
     mlps: HashMap<usize, GatedMlp>,
-    /// Linear layers with the same input, in ascending order, by the index of the last.
+    /// Indices of linear layers with the same input, in ascending order, by the index of the last of them.
     siblings: HashMap<usize, Vec<usize>>,
-    /// True for each node that is in a group and not its last. Empty if there is no group.
+    /// True for each node that is in a group and is not the last node of the group. Empty in a plan without groups.
     is_within: Vec<bool>,
 }
 
-/// `down(f(gate(x)) * up(x))`, without biases.
+/// A gated feed-forward network, `down(f(gate(x)) * up(x))`, without biases.
 #[derive(Debug)]
 pub(super) struct GatedMlp {
     pub(super) x: Value,
     /// Gate, up and down.
     pub(super) weights: [Value; 3],
     pub(super) activation: Activation,
-    /// The operations before the last.
+    /// The three operations before the last one: gate, up, and their product.
     within: [Value; 3],
 }
 
@@ -52,17 +52,18 @@ impl Plan {
         self.is_within.get(index).copied().unwrap_or_default()
     }
 
-    /// The network whose last operation is at `index`.
+    /// Returns the gated network whose last operation is at `index`, if there is one.
     pub(super) fn mlp(&self, index: usize) -> Option<&GatedMlp> {
         self.mlps.get(&index)
     }
 
-    /// The linear layers with the same input whose last is at `index`, itself included.
+    /// Returns the linear layers that are computed together with the one at `index`, which is the last of them and is
+    /// included; `None` if there is no such group.
     pub(super) fn siblings(&self, index: usize) -> Option<&[usize]> {
         self.siblings.get(&index).map(Vec::as_slice)
     }
 
-    /// The nodes that are computed with this one, and itself.
+    /// Returns the indices of the nodes that are computed when the plan reaches the node at `index`, which is included.
     pub(super) fn computed_at(&self, index: usize) -> impl Iterator<Item = usize> {
         let within = self.mlp(index).map(|mlp| mlp.within.map(Value::index));
         let siblings =
@@ -71,7 +72,8 @@ impl Plan {
     }
 }
 
-/// Two linear layers or more of one x, of those that are `free`: nothing needs one before the last is computed.
+/// Returns groups of two or more linear layers with the same input x, by the index of the last layer. Only layers for
+/// which `is_free` returns true are grouped, and only if no operation needs one of them before the last is computed.
 fn siblings(graph: &Graph, is_free: impl Fn(usize) -> bool) -> HashMap<usize, Vec<usize>> {
     let mut of_x: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut first_use = vec![usize::MAX; graph.nodes().len()];
@@ -116,8 +118,8 @@ mod tests {
         graph.weight(&WeightSpec { name, shape, dtype, partition, num_ranks: 1, num_copies: 1, source, rounding })
     }
 
-    /// A graph of some layers `[8, 8]` of one x, and another layer of the first one's output: before the last of them
-    /// if `is_early`.
+    /// Returns a graph with three layers `[8, 8]` of the same x, and the indices of these layers. A fourth layer reads
+    /// the output of the first one; it comes before the third layer if `is_early`, otherwise after it.
     fn layers_of_one_x(is_early: bool) -> (Graph, Vec<usize>) {
         let mut graph = Graph::default();
         let x = graph.argument(0, Shape::new([Dim::Tokens, Dim::Fixed(8)]), DType::F32);

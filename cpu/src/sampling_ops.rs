@@ -1,8 +1,8 @@
 //! The operations of samplers over a whole row, on the CPU.
 //!
-//! Each function is one arm of the executor's match; shapes were checked when the graph was built. A sampler runs for
-//! one row: `[rows]` is `[1]` and `[rows, vocab]` is `[1, vocab]`. Only `log_softmax` and `gather_columns`, which
-//! prompt log-probabilities use too, see several rows.
+//! Each function is one arm of the executor's match. Shapes are not checked again, because the graph's builders have
+//! checked them. A sampler runs for one row: `[rows]` is `[1]` and `[rows, vocab]` is `[1, vocab]`. Only `log_softmax`
+//! and `gather_columns`, which prompt log-probabilities use too, see several rows.
 
 use candle_core::{D, Tensor};
 use model::graph::{CONTEXT_SEED_FACTOR, TokenScope};
@@ -25,7 +25,7 @@ pub(super) fn log_softmax(scores: &Tensor) -> Result<Tensor> {
 }
 
 pub(super) fn arg_max(scores: &Tensor) -> Result<Tensor> {
-    // A row of NaN alone gets token 0, and its logprob is NaN.
+    // A row of only NaNs gets token 0, and the token's logprob is NaN.
     let best = kernels::softmax::argmax(View::new(scores)?.f32()).unwrap_or(0);
     host::tensor(vec![best as i32]) // [1]
 }

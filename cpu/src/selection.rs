@@ -1,16 +1,16 @@
-//! Order statistics of a row of scores without sorting it: the k-th largest, the key at which a mass is reached, the
-//! best n, and the inverse of the cumulative distribution.
+//! Order statistics of a row of scores without sorting it: the k-th largest, the key at which a sum of weights (a mass)
+//! is reached, the n best, and the inverse of the cumulative distribution.
 //!
-//! A threshold is found digit by digit, like a radix sort that follows only the bucket with the threshold: three passes
-//! over a vocabulary of any size. Sums are f64, in the order of the vocabulary. No function panics on NaN.
+//! A threshold is found digit by digit, by a radix sort that follows only the bucket with the threshold. That takes
+//! three passes over a vocabulary of any size. Sums are f64, in the order of the vocabulary. No function panics on NaN.
 
 use proto::MAX_TIED_TOKENS;
 
 /// Shift and width in bits of the digits of a key, from the highest: 11, 11 and 10 bits.
 const DIGITS: [(u32, u32); 3] = [(21, 11), (10, 11), (0, 10)];
 
-/// Returns the k-th largest of `scores`, or minus infinity if k is 0. A k beyond the number of scores counts as that
-/// number.
+/// Returns the k-th largest of `scores`, or minus infinity if k is 0. If k is larger than the number of scores, returns
+/// the smallest score.
 pub(super) fn kth_largest(scores: &[f32], k: usize) -> f32 {
     if k == 0 || scores.is_empty() {
         return f32::NEG_INFINITY;
@@ -25,8 +25,8 @@ pub(super) fn mass_threshold(keys: &[f32], weights: &[f32], mass: f64) -> f32 {
     threshold(|| keys.iter().zip(weights).map(|(key, weight)| (*key, f64::from(*weight))), mass)
 }
 
-/// Returns the first index whose cumulative probability exceeds `u` times the total. If rounding leaves none, returns
-/// the last index with a probability above 0; if there is no such index, returns 0.
+/// Returns the first index whose cumulative probability exceeds `u` times the total. If no index does, because of
+/// rounding, returns the last index with a probability above 0; if there is no such index, returns 0.
 pub(super) fn inverse_cdf(probabilities: &[f32], u: f64) -> usize {
     let total: f64 = probabilities.iter().copied().map(f64::from).sum();
     let mut cumulative = 0.0;
@@ -44,7 +44,7 @@ pub(super) fn inverse_cdf(probabilities: &[f32], u: f64) -> usize {
 }
 
 /// Returns indices of the scores that are at least the n-th largest and above minus infinity, largest score first, the
-/// lowest index first among equals. At most [`MAX_TIED_TOKENS`] that tie with the n-th are included.
+/// lowest index first among equals. At most `n` + [`MAX_TIED_TOKENS`] indices are returned.
 pub(super) fn top_tokens(scores: &[f32], n: usize) -> Vec<usize> {
     if n == 0 {
         return Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn top_tokens(scores: &[f32], n: usize) -> Vec<usize> {
     let threshold = kth_largest(scores, n);
     let is_reported = |index: &usize| scores[*index] >= threshold && scores[*index] > f32::NEG_INFINITY;
     let mut indices: Vec<usize> = (0..scores.len()).filter(is_reported).collect();
-    // Adding 0.0 turns -0.0 into 0.0.
+    // Adding 0.0 turns -0.0 into 0.0, because `total_cmp` orders -0.0 below 0.0.
     let key = |index: usize| scores[index] + 0.0;
     indices.sort_by(|a, b| key(*b).total_cmp(&key(*a)).then(a.cmp(b)));
     indices.truncate(n.saturating_add(MAX_TIED_TOKENS));
@@ -76,7 +76,8 @@ fn threshold<I: Iterator<Item = (f32, f64)>>(entries: impl Fn() -> I, mass: f64)
         let mut sum = below;
         for (digit, (weight, is_present)) in groups.iter().enumerate() {
             if *is_present {
-                // If nothing reaches the mass, the last bucket is chosen, and the sum before it is kept.
+                // If no sum reaches the mass, the last non-empty bucket is chosen, and `below` is the sum before that
+                // bucket.
                 (chosen, below) = (digit, sum);
                 sum += weight;
                 if sum >= mass {
@@ -135,7 +136,7 @@ mod tests {
             let mut sorted = keys.clone();
             sorted.sort_by(f32::total_cmp);
             let at_or_below = |key: f32| keys.iter().filter(|other| **other <= key).count() as f64 * f64::from(weights[0]);
-            // Sums in another order differ in the last bits.
+            // Sums in another order differ in the last bits, so masses close to a sum are skipped.
             prop_assume!(sorted.iter().all(|key| (at_or_below(*key) - mass).abs() > 1e-6));
             let expected = sorted.iter().copied().find(|key| at_or_below(*key) >= mass).unwrap_or(sorted[keys.len() - 1]);
             prop_assert_eq!(mass_threshold(&keys, &weights, mass), expected);

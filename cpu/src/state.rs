@@ -1,6 +1,6 @@
 //! The states of a model between steps, and the tables of rotary embeddings.
 //!
-//! Door: [`State`]. The system provides zeroed memory, page by page when each page is first touched.
+//! Door: [`State`]. The system provides zeroed memory, and each page only when it is first touched.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,7 +9,7 @@ use kernels::attention::{KvCache, KvType};
 use kernels::rotary::RotaryTable;
 use model::graph::{AttentionSpec, Extent, Graph, Op, Pairing, RotarySpec, StateBytes, StateId, StateSpec};
 
-/// One state, for all slots.
+/// One state of slots: `len` values for each slot.
 #[derive(Debug)]
 pub(super) struct SlotState {
     /// `[num_slots, len]`
@@ -20,7 +20,8 @@ pub(super) struct SlotState {
 /// The states of all rows.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Keys and values, at the index of the keys among the decoder's states. Only one operation at a time locks them.
+    /// Caches of keys and values, at the index that the keys have among the decoder's states. Only one operation at a
+    /// time locks them.
     caches: Vec<Option<Mutex<KvCache>>>,
     /// States of slots, at their index among the decoder's states. Only one operation at a time locks them.
     slots: Vec<Option<Mutex<SlotState>>>,
@@ -65,7 +66,7 @@ impl State {
         Ok(Self { caches, slots, history: TokenHistory::new(num_slots, max_total_tokens), rotary_tables })
     }
 
-    /// Begins a step: sets the states of slots to zero for rows whose first token is in this step.
+    /// Begins a step: zeroes the states of the slots whose rows have their first token in this step.
     pub(super) fn begin(&self, batch: &Batch) {
         for state in self.slots.iter().flatten() {
             let mut state = lock(state);
@@ -79,7 +80,7 @@ impl State {
         lock(self.slots[id.index()].as_ref().expect("the graph checks that it is a state of slots"))
     }
 
-    /// Returns the cache of these keys and their values.
+    /// Returns the cache of the keys `keys` and of their values.
     pub(super) fn cache(&self, keys: StateId) -> MutexGuard<'_, KvCache> {
         lock(self.caches[keys.index()].as_ref().expect("the decoder's caches were all made"))
     }
@@ -92,12 +93,12 @@ impl State {
 }
 
 impl SlotState {
-    /// Returns zeros, `len` numbers for each slot.
+    /// Returns a state of zeros, with `len` values for each slot.
     fn zeros(num_slots: usize, len: usize) -> Self {
         Self { numbers: vec![0.0; num_slots * len], len }
     }
 
-    /// Returns the numbers of one slot, `[len]`.
+    /// Returns the values of one slot, `[len]`.
     pub(super) fn of_slot(&mut self, slot: usize) -> &mut [f32] {
         &mut self.numbers[slot * self.len..][..self.len]
     }

@@ -1,4 +1,4 @@
-//! The data that the operations of a graph read beside their operands.
+//! The data that the operations of a graph read in addition to their operands.
 
 use backend::{Batch, Membership};
 use candle_core::Tensor;
@@ -10,9 +10,9 @@ use super::state::State;
 pub(super) struct Step<'a> {
     pub(super) batch: &'a Batch,
     pub(super) state: &'a State,
-    /// The ranks that compute the other parts of the model.
+    /// Connects this rank with the ranks that compute the other parts of the model.
     pub(super) membership: &'a Membership,
-    /// Index of the sampled row for which a sampler runs.
+    /// The index in [`Batch::sampled`] of the row for which a sampler runs.
     pub(super) sampled: usize,
     pub(super) arguments: &'a [Tensor],
 }

@@ -1,4 +1,5 @@
-//! The report about tokens of prompts: their log-probabilities and, if requested, the best tokens at their positions.
+//! The report about prompt tokens (targets): their log-probabilities and, if requested, the best tokens at their
+//! positions.
 
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ use super::step::Step;
 use super::{host, top_tokens};
 use crate::error::CpuError;
 
-/// The number of prompt tokens whose logits are computed together. It bounds the memory of logits over a vocabulary of
-/// 100,000 tokens or more.
+/// At most this many prompt tokens have their logits computed together. This limits the memory of the logits, whose
+/// rows have 100,000 values or more in models with large vocabularies.
 const TARGETS_PER_PASS: usize = 64;
 
-/// The graphs from logits to reports.
+/// The graphs that compute reports from logits, without and with top tokens.
 #[derive(Debug)]
 pub(super) struct Targets {
     logprobs: Arc<Graph>,
@@ -41,7 +42,7 @@ pub(super) fn passes(targets: &PromptTargets) -> impl Iterator<Item = Pass<'_>> 
 }
 
 impl Targets {
-    /// Returns the graphs for a vocabulary.
+    /// Returns the graphs for a vocabulary of `vocab_size` tokens.
     ///
     /// # Errors
     /// When a graph cannot be built.
@@ -50,8 +51,9 @@ impl Targets {
         Ok(Self { logprobs: graph(TargetReport::Logprobs)?, top_tokens: graph(TargetReport::TopTokens)? })
     }
 
-    /// Returns the reports of a pass from its logits `[rows, vocab]`. Without top tokens all rows are computed
-    /// together; with top tokens one by one, because each row has its own number of them. The bits are the same.
+    /// Returns the reports of a pass from its logits `[rows, vocab]`. If no target requests top tokens, all rows are
+    /// computed together; otherwise they are computed one by one, because each row has its own number of top tokens.
+    /// Both ways give the same bits.
     ///
     /// # Errors
     /// When an operation fails.

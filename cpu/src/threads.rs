@@ -1,7 +1,8 @@
 //! The threads that compute steps.
 //!
-//! Door: [`Threads`]. A step is hundreds of short tasks, one after the other. Threads stay awake from the first to the
-//! last, because waking one takes longer than many a task. Between steps they sleep.
+//! Door: [`Threads`]. A step is hundreds of short tasks, one after the other. In steps that are large enough, threads
+//! stay awake from the first task to the last, because waking a thread takes longer than many of the tasks. Between
+//! steps they sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,11 +10,12 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::error::CpuError;
 
-/// The number of unsuccessful looks for work in a row before a thread yields its processor to other threads of the
+/// After this many consecutive unsuccessful searches for a task, a thread yields its processor to other threads of the
 /// machine.
 const LOOKS_BEFORE_OFFER: u32 = 1 << 10;
 
-/// Steps that read fewer bytes of weights end before other threads are awake.
+/// In steps that read fewer bytes of weights, threads are not kept awake, because such a step would end before they are
+/// awake.
 const MIN_STEP_BYTES: u64 = 32 << 20;
 
 /// A pool of threads.
@@ -22,21 +24,21 @@ pub(super) struct Threads {
     pool: rayon::ThreadPool,
 }
 
-/// Marks a step as over when dropped, so that a panic ends it too.
+/// Marks a step as over when dropped, so that a panic ends the step too.
 struct OnEnd<'a>(&'a AtomicBool);
 
 impl Threads {
-    /// Starts `num_threads` threads on the processors of `near`.
+    /// Starts `num_threads` threads on the processors of `near`, or on any processors if `near` is `None`.
     ///
     /// # Errors
-    /// When the system cannot start them.
+    /// When the system cannot start the threads.
     pub(super) fn new(num_threads: usize, near: Option<CpuSet>) -> Result<Self, CpuError> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(num_threads)
             .thread_name(|index| format!("compute-{index}"))
             .start_handler(move |_| {
                 if let Some(near) = &near {
-                    // On other processors they compute the same, but more slowly.
+                    // A failure is ignored: on other processors the threads compute the same results, only more slowly.
                     let _ = sched_setaffinity(None, near);
                 }
             })
@@ -45,13 +47,13 @@ impl Threads {
         Ok(Self { pool })
     }
 
-    /// Runs `work` on one of the threads; the others take the tasks that it splits off.
+    /// Runs `work` on one of the threads, and the tasks that `work` splits off on all of them.
     pub(super) fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.pool.install(work)
     }
 
-    /// Runs a step that reads `size_bytes` of weights as [`Self::install`] does. Unless these are few, the other
-    /// threads stay awake until it ends.
+    /// Runs `work`, a step that reads `size_bytes` of weights, as [`Self::install`] does. If `size_bytes` is at least
+    /// [`MIN_STEP_BYTES`], the other threads stay awake until the step ends.
     pub(super) fn step<R: Send>(&self, size_bytes: u64, work: impl FnOnce() -> R + Send) -> R {
         if size_bytes < MIN_STEP_BYTES {
             return self.install(work);
@@ -77,7 +79,7 @@ impl Drop for OnEnd<'_> {
     }
 }
 
-/// Takes tasks of other threads until the step is over.
+/// Runs tasks that other threads have split off, until the step is over.
 fn stay_awake(is_over: &AtomicBool) {
     let mut num_looks = 0;
     while !is_over.load(Ordering::Acquire) {

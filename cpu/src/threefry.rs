@@ -1,7 +1,7 @@
 //! Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror and Shaw, 2011): random numbers as a function of key and counter.
 //!
-//! Doors: [`threefry`], [`uniform`]. The functions have no state to keep or save: the same key and counter give the
-//! same number on every device.
+//! Doors: [`threefry`], [`uniform`]. The functions have no state: the same key and counter give the same number on
+//! every device.
 
 const PARITY: u32 = 0x1bd1_1bda;
 const ROTATIONS: [u32; 8] = [13, 15, 26, 6, 17, 29, 16, 24];
@@ -23,7 +23,7 @@ pub(super) fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
     [a, b]
 }
 
-/// Returns a number in [0, 1): the upper 24 bits of the first word.
+/// Returns a number in [0, 1): the upper 24 bits of the first word, divided by 2²⁴.
 pub(super) fn uniform(key: [u32; 2], counter: [u32; 2]) -> f32 {
     (threefry(key, counter)[0] >> 8) as f32 / (1 << 24) as f32
 }

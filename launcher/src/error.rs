@@ -91,6 +91,6 @@ mod tests {
         let path = "/nowhere".into();
         let apart =
             LauncherError::Model(model_files::ModelFilesError::Read { path, source: std::io::Error::other("x") });
-        assert_eq!(text(&apart), "model: read /nowhere: x");
+        assert_eq!(text(&apart), "model: /nowhere cannot be read: x");
     }
 }

@@ -2,7 +2,8 @@
 //! read.
 //!
 //! Door: [`Gguf::open`]. Follows the specification of the format, versions 2 and 3 (`ggml-org/ggml`, docs/gguf.md). A
-//! length that the file is too short for is an error, never an allocation. Only the lists that are used are kept.
+//! length for which the file is too short is an error and is never allocated. Only the lists that other code uses are
+//! kept.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,19 +14,19 @@ use crate::ModelFilesError;
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The type of a list.
+/// The number of the type of lists.
 const LIST: u32 = 9;
-/// The deepest nesting of lists. The format has no use for more.
+/// The maximum depth of nested lists. The format has no use for deeper ones.
 const MAX_DEPTH: usize = 4;
 const MAX_DIMS: u32 = 4;
-/// The lists that are kept, which are those of tokenizers. Others are skipped, whatever their length.
+/// The lists that are kept: those of tokenizers. Other lists are skipped, whatever their length.
 const LISTS: [&str; 4] =
     ["tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.tokens"];
-/// The longest list that is kept: several times the largest known vocabulary. An item takes 32 bytes of memory, but may
-/// take a single byte of the file.
+/// The maximum length of a list that is kept: several times the largest known vocabulary. Without a limit, a small file
+/// could fill the memory, because an item takes 32 bytes of memory but may take a single byte of the file.
 const MAX_LIST_LEN: usize = 1 << 22;
 
-/// The header of a file.
+/// The header of a GGUF file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gguf {
     /// The path of the file.
@@ -48,7 +49,7 @@ pub enum Value {
     Bool(bool),
     /// Text in UTF-8, as the format demands. Invalid bytes are replaced.
     Text(String),
-    /// Values of one type; empty if the list is not used.
+    /// A list of values of one type. Empty if the list was skipped because no code uses it.
     List(Vec<Value>),
 }
 
@@ -59,9 +60,9 @@ pub struct TensorInfo {
     pub name: String,
     /// The shape, with the fastest dimension last. The file has the opposite order.
     pub shape: Vec<usize>,
-    /// The number of its `ggml_type`.
+    /// The number of the tensor's `ggml_type`.
     pub kind: u32,
-    /// The offset of its first byte after [`Gguf::data_start`].
+    /// The offset of the tensor's first byte from [`Gguf::data_start`], in bytes.
     pub offset: u64,
 }
 
@@ -81,7 +82,7 @@ impl Gguf {
         })
     }
 
-    /// The value of `key` in the metadata.
+    /// Returns the value of `key` in the metadata.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.metadata.get(key)
     }
@@ -156,7 +157,7 @@ impl Head {
         }
         let version = self.u32()?;
         if !matches!(version, 2 | 3) {
-            return Err(Problem::Format(format!("its version is {version}, supported are 2 and 3")));
+            return Err(Problem::Format(format!("its version is {version}; only 2 and 3 are supported")));
         }
         // A tensor takes more than 16 bytes of the header, a value more than 8.
         let (num_tensors, num_values) = (self.count(16)?, self.count(8)?);
@@ -183,7 +184,7 @@ impl Head {
         let (name, num_dims) = (self.text()?, self.u32()?);
         if num_dims > MAX_DIMS {
             return Err(Problem::Format(format!(
-                "tensor {name} has {num_dims} dimensions, at most {MAX_DIMS} are supported"
+                "tensor {name} has {num_dims} dimensions; at most {MAX_DIMS} are supported"
             )));
         }
         let mut shape = Vec::new();
@@ -196,7 +197,7 @@ impl Head {
         Ok(TensorInfo { name, shape, kind: self.u32()?, offset: self.u64()? })
     }
 
-    /// Reads a list of the metadata.
+    /// Reads the list `key` of the metadata, or skips it if it is not one of [`LISTS`].
     fn list(&mut self, key: &str) -> Result<Value, Problem> {
         let (kind, len) = (self.u32()?, self.count(1)?);
         if !LISTS.contains(&key) {
@@ -204,12 +205,12 @@ impl Head {
             return Ok(Value::List(Vec::new()));
         }
         if len > MAX_LIST_LEN {
-            return Err(Problem::Format(format!("{key} has {len} items, at most {MAX_LIST_LEN} are supported")));
+            return Err(Problem::Format(format!("{key} has {len} items; at most {MAX_LIST_LEN} are supported")));
         }
         Ok(Value::List((0..len).map(|_| self.value(kind)).collect::<Result<_, _>>()?))
     }
 
-    /// Skips `len` values of a type.
+    /// Skips `len` values of the type `kind` in a list at depth `depth`.
     fn skip(&mut self, kind: u32, len: usize, depth: usize) -> Result<(), Problem> {
         let value_bytes = match kind {
             0 | 1 | 7 => 1,
@@ -265,12 +266,13 @@ impl Head {
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// Reads a count of things that take at least `least_bytes` each.
+    /// Reads a count of items that take at least `least_bytes` each, and checks that the rest of the file has room for
+    /// them.
     fn count(&mut self, least_bytes: u64) -> Result<usize, Problem> {
         let count = self.u64()?;
         let has_room = count.checked_mul(least_bytes).is_some_and(|bytes| bytes <= self.len - self.position);
         let count = usize::try_from(count).ok().filter(|_| has_room);
-        count.ok_or_else(|| Problem::Format("a count in it is larger than the rest of the file".to_owned()))
+        count.ok_or_else(|| Problem::Format("a count in its header is larger than the rest of the file".to_owned()))
     }
 
     fn u32(&mut self) -> Result<u32, Problem> {
@@ -295,7 +297,9 @@ impl Head {
 }
 
 fn unknown_type(kind: u32) -> Problem {
-    Problem::Format(format!("a metadata value has type {kind}, supported are 0 to 12"))
+    Problem::Format(format!(
+        "a metadata value has type {kind}; supported are 0 to 12, with lists (9) nested at most {MAX_DEPTH} deep and not in tokenizer lists"
+    ))
 }
 
 #[cfg(test)]
@@ -306,7 +310,7 @@ mod tests {
         [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
     }
 
-    /// A file with these values and one tensor.
+    /// Returns a file with these metadata values and one tensor.
     fn file(values: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
         let mut bytes = [&MAGIC[..], &3_u32.to_le_bytes(), &1_u64.to_le_bytes()].concat();
         bytes.extend((values.len() as u64).to_le_bytes());
@@ -387,7 +391,7 @@ mod tests {
             assert!(message.contains(expected), "{message}");
         };
         check(b"PK\x03\x04 and so on", "does not begin with GGUF");
-        check(&[&MAGIC[..], &1_u32.to_le_bytes()].concat(), "its version is 1, supported are 2 and 3");
+        check(&[&MAGIC[..], &1_u32.to_le_bytes()].concat(), "its version is 1; only 2 and 3 are supported");
         let endless = u64::MAX.to_le_bytes().to_vec();
         check(&file(&[("name", 8, endless.clone())]), "larger than the rest of the file");
         check(&file(&[("list", 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "larger than the rest of the file");
@@ -398,7 +402,7 @@ mod tests {
         check(&file(&[("other", 9, list(99, 1))]), "a metadata value has type 99");
         check(&file(&[(key, 9, list(9, 1))]), "a metadata value has type 9");
         let many = [list(0, 5 << 20), vec![0; 5 << 20]].concat();
-        check(&file(&[(key, 9, many)]), "tokenizer.ggml.scores has 5242880 items, at most 4194304 are supported");
+        check(&file(&[(key, 9, many)]), "tokenizer.ggml.scores has 5242880 items; at most 4194304 are supported");
         let deep = [list(9, 1), list(9, 1), list(9, 1), list(9, 1), list(9, 1), list(0, 1), vec![7]].concat();
         check(&file(&[("deep", 9, deep)]), "a metadata value has type 9");
         check(&file(&[("general.alignment", 4, 33_u32.to_le_bytes().to_vec())]), "general.alignment is 33");

@@ -1,7 +1,7 @@
 //! The files of one model: a local directory in Hugging Face layout, a GGUF file, or the demo model in the executable.
 //!
-//! This crate only finds and opens files. Other crates read the contents: the router tokenizer and template, the shard
-//! config and weights. It never uses the network.
+//! This crate only finds and opens files. Other crates read the contents: the router reads the tokenizer and the chat
+//! template, the shard reads the config and the weights. This crate never uses the network.
 
 mod gguf;
 
@@ -31,7 +31,7 @@ pub enum ModelFilesError {
          organisation/name of a model on the Hugging Face Hub"
     )]
     NoSuchDirectory(String),
-    /// The id is a file that is not a model by itself, or the name of a missing file.
+    /// The id is the path of a file that is not a GGUF file, or looks like the name of a file that does not exist.
     #[error(
         "model id {id:?} is {what}; pass the directory with its config.json and tokenizer.json, or the path of a GGUF file"
     )]
@@ -57,11 +57,11 @@ pub enum ModelFilesError {
     #[error("{location} has several GGUF files: {names}; pass the path of one")]
     SeveralGguf { location: String, names: String },
     /// The file exists but cannot be read.
-    #[error("read {path}")]
+    #[error("{path} cannot be read")]
     Read { path: PathBuf, source: std::io::Error },
 }
 
-/// Endings of files with weights. No model id on the Hub ends like that.
+/// Endings of files with weights. An id with such an ending is taken for a file, not for a model on the Hub.
 const FILE_ENDINGS: [&str; 6] = ["safetensors", "gguf", "bin", "pt", "pth", "ckpt"];
 
 /// The place of the files of a model.
@@ -71,7 +71,7 @@ pub enum ModelFiles {
     Demo,
     /// A directory in Hugging Face layout.
     Directory(PathBuf),
-    /// A GGUF file. Files beside it, such as a tokenizer, replace its own.
+    /// A GGUF file. Files in the same directory, such as a tokenizer, replace what the GGUF file contains.
     Gguf(PathBuf),
 }
 
@@ -105,7 +105,7 @@ impl ModelFiles {
             return Err(ModelFilesError::File { id: model_id.into(), what });
         }
         let mut parts = model_id.split('/');
-        // Names on the Hub have no other characters.
+        // Names on the Hub contain only these characters.
         let is_name = |part: &str| {
             let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
             !part.is_empty() && !part.starts_with('.') && part.bytes().all(is_letter)
@@ -119,7 +119,8 @@ impl ModelFiles {
         })
     }
 
-    /// A directory without config.json stands for its GGUF file if it has exactly one.
+    /// Returns the files of a directory. A directory that has no config.json and exactly one GGUF file stands for that
+    /// file.
     fn of_directory(path: &Path) -> Result<Self, ModelFilesError> {
         let whole = Self::Directory(path.to_path_buf());
         if path.join(CONFIG_FILE).is_file() {
@@ -140,7 +141,7 @@ impl ModelFiles {
         }
     }
 
-    /// The header of the GGUF file, if the model is one.
+    /// Reads the header of the model's GGUF file; returns `None` if the model is not a GGUF file.
     ///
     /// # Errors
     /// As [`Gguf::open`].
@@ -156,7 +157,7 @@ impl ModelFiles {
         matches!(Self::open(model_id), Err(ModelFilesError::HubId(_)))
     }
 
-    /// The place of the file `name`; `None` if the model has no such file.
+    /// Returns the place of the file `name`; `None` if the model has no such file.
     pub fn locate(&self, name: &str) -> Option<FileLocation> {
         match self {
             Self::Demo => {
@@ -212,7 +213,7 @@ impl std::fmt::Display for ModelFiles {
     }
 }
 
-/// The problem with an id that names a file.
+/// Returns the kind of file that an id names, as text for an error; `None` if the id names no file.
 fn file(model_id: &str) -> Option<&'static str> {
     let path = Path::new(model_id);
     let is_name = path.extension().is_some_and(|ending| FILE_ENDINGS.iter().any(|known| ending == *known));

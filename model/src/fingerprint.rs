@@ -1,22 +1,23 @@
 //! Fingerprints: hashes of 64 bits, by which ranks compare their steps without exchanging the data.
 //!
-//! Door: [`Fingerprint`], FNV-1a with 64 bits: the same on every machine and in every build. Two lists that differ in
-//! one number always have different fingerprints. The hash is not cryptographic: lists with equal fingerprints can be
-//! constructed.
+//! Door: [`Fingerprint`], FNV-1a with 64 bits: the same on every machine and in every build. Two lists of one length
+//! that differ in exactly one number always have different fingerprints. The hash is not cryptographic: lists with
+//! equal fingerprints can be constructed.
 
-/// The hash of the numbers so far.
+/// The hash of a list of numbers. More numbers can be added at the end of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(u64);
 
 impl Default for Fingerprint {
-    /// The hash of an empty list.
+    /// Returns the hash of an empty list.
     fn default() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
 }
 
 impl Fingerprint {
-    /// Adds a number in one step of FNV-1a. For a number below 256 this is the published step for a byte.
+    /// Returns the hash after adding a number, in one step of FNV-1a. For a number below 256 this is the published step
+    /// for a byte.
     pub fn number(self, number: u64) -> Self {
         Self((self.0 ^ number).wrapping_mul(0x0100_0000_01b3))
     }

@@ -1,8 +1,8 @@
-//! Tests that samplers draw from the exact distribution, for each processor and for combinations.
+//! Tests that samplers draw tokens from the exact distribution, for each processor and for combinations of processors.
 //!
 //! The expected distribution is computed a second time here, in f64 and by sorting. A graph is run for 100,000 pairs of
 //! seed and counter; values that do not depend on them are computed once. Seeds are fixed, so a test always passes or
-//! always fails. A right sampler exceeds the limit for one in a million choices of seeds.
+//! always fails. A correct sampler fails for one in a million choices of seeds.
 
 use std::collections::HashSet;
 
@@ -29,7 +29,7 @@ fn logits() -> Vec<f32> {
     (0..NUM_TOKENS as u32).map(|token| 6.0 * threefry::uniform([77, 0], [token, 0]) - 3.0).collect()
 }
 
-/// Returns the tokens that `params` draw, `[NUM_SEEDS, NUM_COUNTERS]`.
+/// Returns the tokens that are drawn with `params`, one for each seed and counter, `[NUM_SEEDS, NUM_COUNTERS]`.
 fn draws(logits: &[f32], params: &SamplingParams) -> Vec<usize> {
     let layout =
         StateLayout { num_slots: 2, num_blocks: 1, max_total_tokens: 256, max_batch_prefill_tokens: NUM_DRAWS };
@@ -79,7 +79,7 @@ fn without_seeds(graph: &Graph, step: &Step<'_>) -> Vec<Option<Weight>> {
     known
 }
 
-/// Returns the probabilities of all tokens.
+/// Returns the expected probabilities of all tokens.
 fn distribution(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
     let mut scores: Vec<f64> = logits.iter().copied().map(f64::from).collect();
     let count = |tokens: &[i32], token: usize| tokens.iter().filter(|other| **other == token as i32).count() as f64;
@@ -153,8 +153,8 @@ fn softmax(scores: &[f64]) -> Vec<f64> {
     scores.iter().map(|score| (score - most).exp() / sum).collect()
 }
 
-/// Fails if such counts are less likely than one in a million under these probabilities. Rare events are counted
-/// together.
+/// Fails if a chi-squared test rejects `counts`: under these probabilities, such counts occur less than once in a
+/// million times. Rare events are counted together.
 fn check_counts(counts: &[usize], probabilities: &[f64], what: &str) {
     const RARE: f64 = 10.0;
     let num_events = counts.iter().sum::<usize>() as f64;
@@ -245,7 +245,7 @@ fn draws_are_independent() {
     let seeds = (0..NUM_SEEDS).step_by(2);
     let mut pairs = seeds.flat_map(|seed| (0..NUM_COUNTERS).map(move |counter| seed * NUM_COUNTERS + counter));
     check_pairs(&mut pairs.by_ref().map(|draw| [draw, draw + NUM_COUNTERS]), "successive seeds at a counter");
-    // The counter of one draw is the seed of the other.
+    // In each pair, the counter of one draw is the seed of the other draw, and the other way round.
     let seeds =
         (0..NUM_COUNTERS / 2).flat_map(|seed| (NUM_COUNTERS / 2..NUM_COUNTERS).map(move |counter| [seed, counter]));
     let crossed = seeds.map(|[seed, counter]| [seed * NUM_COUNTERS + counter, counter * NUM_COUNTERS + seed]);
@@ -254,7 +254,7 @@ fn draws_are_independent() {
     check_counts(&counts, &joint, "seed and counter exchanged");
 }
 
-/// The limit refuses a slightly wrong distribution: an event of probability 2 % that is drawn a fifth too often.
+/// The limit rejects a slightly wrong distribution, in which an event of probability 2 % is drawn a fifth too often.
 #[test]
 fn a_wrong_distribution_is_refused() {
     let probabilities = [vec![0.02; 25], vec![0.05; 10]].concat();

@@ -1,5 +1,5 @@
-//! Tests that all legal parameters make a token: parameters up to the ends of their ranges, subnormal numbers, all
-//! processors together, with a mask and with logits that are far apart.
+//! Tests that sampling with legal parameters always returns a token: with parameters up to the ends of their ranges,
+//! subnormal numbers, all processors together, masks, and logits that are far apart.
 
 use kernels::attention::KvType;
 use model::sampling::TokenMask;
@@ -129,7 +129,8 @@ proptest! {
     }
 }
 
-/// Temperature shifts scores by the best one, unless the temperature is 1.
+/// Samplers with neutral parameters report the bits of a plain log-softmax. The temperature processor is such a case:
+/// it shifts scores by the best one only if the temperature is not 1.
 #[test]
 fn neutral_parameters_change_no_bit() {
     let logits: Vec<f32> = (0..NUM_TOKENS).map(|i| (i as f32 * 0.37).sin() * 9.0).collect();

@@ -1,4 +1,5 @@
-//! Tests of samplers: their scores against values worked out by hand, and their draws against the distribution.
+//! Tests of samplers: their scores against values worked out by hand, and their random choices against the
+//! distribution.
 //!
 //! The graphs come from `sampling`; other backends must agree with the results checked here.
 
@@ -50,7 +51,7 @@ fn scores(logits: &[f32; VOCAB_SIZE], generated: &[i32], params: SamplingParams)
     scores
 }
 
-/// Compares log-probabilities with those of the expected scores.
+/// Samples with `params` and compares the log-probabilities with those of the expected scores.
 fn check(params: SamplingParams, logits: [f32; VOCAB_SIZE], generated: &[i32], expected: [f32; VOCAB_SIZE]) {
     let log_sum = expected.iter().map(|score| f64::from(*score).exp()).sum::<f64>().ln() as f32;
     for (id, (score, expected)) in scores(&logits, generated, params).into_iter().zip(expected).enumerate() {
@@ -162,7 +163,8 @@ fn min_p_keeps_what_is_near_the_best() {
 
 #[test]
 fn typical_p_keeps_what_is_closest_to_the_entropy() {
-    // The entropy is 1.5285, and the distances are 0.6122, 1.4673, 0.3245, 0.3686, 1.2849 and 1.6904.
+    // The entropy is 1.5285. The distances of the tokens' information from it are 0.6122, 1.4673, 0.3245, 0.3686,
+    // 1.2849 and 1.6904.
     let logits = [0.4, 0.05, 0.3, 0.15, 0.06, 0.04].map(f32::ln);
     let params = |typical_p| SamplingParams { typical_p, ..sampling() };
     let [a, b, c, d, e, _] = logits;
@@ -187,7 +189,7 @@ fn each_processor_sees_what_the_one_before_left() {
 fn neutral_processors_change_no_bit() {
     let logits = [0.3, -1.7, 2.25, 0.1, -0.6, 1.9];
     let plain = scores(&logits, &[2, 3], sampling());
-    // These settings switch each processor on, without an effect on these logits.
+    // None of these settings has an effect on these logits.
     let params = SamplingParams { top_k: VOCAB_SIZE as u32, ..sampling() };
     assert_eq!(scores(&logits, &[2, 3], params), plain);
     let params = SamplingParams {

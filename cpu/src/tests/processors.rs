@@ -1,7 +1,7 @@
-//! Every processor against that of transformers, on the cases of `integration-tests/fixtures/make_processors.py`.
+//! Compares every processor with that of transformers, on the cases of `integration-tests/fixtures/make_processors.py`.
 //!
 //! Transformers lacks frequency and presence penalty; the cases compare them with OpenAI's formula. Scores are compared
-//! as log-probabilities: a constant added to all scores changes no choice.
+//! as log-probabilities, because a constant added to all scores changes no choice.
 
 use kernels::attention::KvType;
 use model::sampling::TokenMask;

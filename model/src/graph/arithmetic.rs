@@ -6,7 +6,7 @@ use super::{Graph, Op, Value};
 
 impl Graph {
     /// Returns the multiply-adds of the linear layers and the chosen experts of one rank, for each token or row that
-    /// the graph is run for. Attention is not counted, as its work depends on the context.
+    /// the graph is run for. Attention is not counted, because its work depends on the length of the context.
     pub fn multiply_adds(&self) -> u64 {
         let shape_of = |value: &Value| match &self.node(*value).op {
             Op::Weight(spec) => spec.local_shape(),

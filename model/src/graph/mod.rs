@@ -3,8 +3,8 @@
 //!
 //! Doors: [`Graph`] and its builders (`model_ops` for models, `sampling_ops` for samplers), [`Value`], the handle of a
 //! node's result, and [`Op`]. Layers and models build graphs, and backends execute them; a graph knows neither. To add
-//! an operation, write its variant in `op` and its builder; the compiler then names each backend that must support it.
-//! [`quantized`] decides which weights of finished graphs are rounded.
+//! an operation, write its variant in `op` and its builder; the compiler then reports the matches in backends that lack
+//! it. [`quantized`] decides which weights of finished graphs are quantized.
 
 mod arithmetic;
 mod model_ops;
@@ -74,8 +74,8 @@ impl Graph {
         &self.outputs
     }
 
-    /// For each node, the values that no later node needs and that are not outputs. An executor may drop them after the
-    /// node.
+    /// Returns, for each node, the operands whose last use it is and that are not outputs. An executor may drop them
+    /// after the node.
     pub fn last_uses(&self) -> &[Vec<Value>] {
         &self.last_uses
     }
@@ -111,13 +111,13 @@ impl Graph {
         Arc::new(self)
     }
 
-    /// Adds an input: data of the step.
+    /// Adds an input, which is data of the step.
     pub fn input(&mut self, input: Input) -> Value {
         let (shape, dtype) = input.signature();
         self.push_once(Op::Input(input), shape, dtype)
     }
 
-    /// Adds an argument: a value that another graph computes.
+    /// Adds argument number `index` of the graph: a value that is computed outside of it.
     pub fn argument(&mut self, index: usize, shape: Shape, dtype: DType) -> Value {
         self.push_once(Op::Argument(index), shape, dtype)
     }
@@ -136,7 +136,7 @@ impl Graph {
         }))
     }
 
-    /// Adds a constant, a scalar.
+    /// Adds a scalar constant.
     pub fn constant(&mut self, value: f32) -> Value {
         self.push_once(Op::Constant(value), Shape::new([]), DType::F32)
     }
@@ -151,7 +151,8 @@ impl Graph {
         Value(self.nodes.len() - 1)
     }
 
-    /// Returns an error if `condition` is false. The error names the operation, its operands and what it expects.
+    /// Returns an error if `condition` is false. The error names the operation, its operands and the operands that it
+    /// expects.
     fn require(&self, condition: bool, op: &Op, operands: &[Value], expected: &str) -> Result<(), GraphError> {
         if condition {
             return Ok(());

@@ -127,12 +127,13 @@ impl Graph {
         Ok(self.push_like(op, vec![x], x)) // [tokens, n]
     }
 
-    /// a + b. A scalar, or `[rows]` beside `[rows, n]`, is repeated.
+    /// Adds a + b to the graph, with broadcasting: a scalar is added to every element, and in `[rows, n]` each value of
+    /// `[rows]` is added to every element of its row.
     pub(crate) fn add(&mut self, a: Value, b: Value) -> Result<Value, GraphError> {
         self.binary(Binary::Add, a, b) // as a
     }
 
-    /// x times `factor`; x itself if `factor` is 1.
+    /// Returns x times `factor`; x itself if `factor` is 1.
     pub(crate) fn scale(&mut self, x: Value, factor: f32) -> Result<Value, GraphError> {
         if factor == 1.0 {
             return Ok(x);
@@ -148,7 +149,7 @@ impl Graph {
         Ok(self.push_like(op, vec![x], x)) // as x
     }
 
-    /// x bounded by `cap`: `cap · tanh(x / cap)`.
+    /// Returns `cap · tanh(x / cap)`, which is x bounded by `cap`.
     pub(crate) fn soft_cap(&mut self, x: Value, cap: f32) -> Result<Value, GraphError> {
         let shrunk = self.scale(x, 1.0 / cap)?; // as x
         let bounded = self.activate(Activation::Tanh, shrunk)?; // as x
@@ -195,7 +196,7 @@ impl Graph {
         Ok(self.push_like(op, operands.to_vec(), x)) // [tokens, hidden]
     }
 
-    /// [`Op::Reshape`]: keeps the first dimension of x and replaces the others by `sizes`.
+    /// [`Op::Reshape`]: keeps the first dimension of x and replaces all other dimensions by `sizes`.
     pub fn reshape(&mut self, x: Value, sizes: &[usize]) -> Result<Value, GraphError> {
         let op = Op::Reshape;
         let is_valid = !self.dims(x).is_empty() && self.node(x).shape.fixed_len() == sizes.iter().product::<usize>();

@@ -1,16 +1,16 @@
-//! The operations of graphs: coarse ones for models, small ones that samplers are composed of.
+//! The operations of graphs: large ones for models, and small ones of which samplers are composed.
 //!
 //! An [`Op`] is the function that a node computes from its operands; the comment of a variant gives their shapes and
 //! the result. Operations about a row's slot, context or blocks read them from the step's row metadata, which every
-//! backend has. A new operation is a variant here and a builder beside it; the compiler then reports each backend that
-//! lacks it.
+//! backend has. A new operation needs a variant here and a builder; the compiler then reports the matches in backends
+//! that lack it.
 
 use std::sync::Arc;
 
 use super::{DType, Shape, StateId, WeightSpec};
 
-/// Factor of the token that seeds [`Op::ContextUniform`]: TGI's hash key. The factor is odd, so no two tokens have the
-/// same seed.
+/// The factor by which the token is multiplied that seeds [`Op::ContextUniform`]: TGI's hash key. The factor is odd, so
+/// no two tokens have the same seed.
 pub const CONTEXT_SEED_FACTOR: u32 = 15_485_863;
 
 /// The function that a node computes.
@@ -18,18 +18,18 @@ pub const CONTEXT_SEED_FACTOR: u32 = 15_485_863;
 pub enum Op {
     /// Data of the step.
     Input(Input),
-    /// The n-th argument: a value that another graph made.
+    /// The argument with this index: a value that is computed outside of the graph.
     Argument(usize),
-    /// A tensor of the checkpoint.
+    /// This rank's part of a weight of the checkpoint.
     Weight(WeightSpec),
-    /// The same number for every element, `[]`.
+    /// A scalar, `[]`.
     Constant(f32),
 
     /// Token ids `[tokens]` → ids `[tokens]`. An id of -1 stands for the token that this row sampled for this position.
     /// Reads the missing ids from the token history and writes the given ones to it.
     CurrentTokens,
-    /// Table `[vocab, hidden]`, ids or positions `[tokens]` → `[tokens, hidden]`, f32. Zeros for ids in the part of the
-    /// table that another rank has.
+    /// Table `[vocab, hidden]`, ids or positions `[tokens]` → `[tokens, hidden]`, f32. The rows of ids that are in
+    /// another rank's part of the table are zeros.
     Embedding,
     /// x `[n, in]`, weight `[out, in]`, and bias `[out]` if there is one → `[n, out]`.
     Linear,
@@ -51,41 +51,43 @@ pub enum Op {
     Activate(Activation),
     /// gate, up `[tokens, n]` → f(gate) · up.
     Gated(Activation),
-    /// Scores `[tokens, experts]` → the weights of the experts, `[tokens, experts]`: the softmax of the scores for the
-    /// token's `num_chosen` largest (the lowest index first among equals), 0 for the others.
+    /// Scores `[tokens, experts]` → the weights of the experts, `[tokens, experts]`: the softmax over all experts, kept
+    /// for the token's `num_chosen` largest (among equals, the lowest index first), and 0 for the other experts. If
+    /// `is_normalised`, the kept weights are divided by their sum.
     Route(RouterSpec),
     /// x `[tokens, hidden]`, weights `[tokens, experts]`, gate and up `[experts here, intermediate, hidden]`, down
     /// `[experts here, hidden, intermediate]` → the sum of weight · down(f(gate x) · up x) over the experts of this
     /// rank.
     Experts(ExpertsSpec),
-    /// The same elements with other dimensions after the first.
+    /// x → the same elements with other dimensions after the first.
     Reshape,
-    /// x, one summand per rank → the sum, the same on every rank.
+    /// x, one summand on each rank → the sum of all ranks, with the same bits on every rank.
     AllReduce,
-    /// x `[n, part]`, one part per rank → `[n, part · num_ranks]`, the parts in the order of ranks.
+    /// x `[n, part]`, one part on each rank → `[n, part · num_ranks]`, the parts in the order of ranks.
     AllGather,
     /// x `[n, out]`, bias `[out]` → x + bias.
     AddBias,
     /// x `[n, m]`, weight `[m]` → x · weight.
     ScaleColumns,
-    /// x `[n, m]` → the first columns, as many as the result has.
+    /// x `[n, m]` → the first columns of x. The shape of the result gives their number.
     FirstColumns,
 
     /// A function of each element.
     Unary(Unary),
-    /// A function of two values of one shape. A scalar, or `[rows]` beside `[rows, n]`, is repeated.
+    /// A function of the elements of two values. The values have one shape, or one of them is broadcast: a scalar to
+    /// any shape, or `[rows]` to `[rows, n]`.
     Binary(Binary),
-    /// a, b → true if a < b. The operands are repeated as in `Binary`. If either is NaN, the result is false.
+    /// a, b → true if a < b. The operands are broadcast as in `Binary`. If either is NaN, the result is false.
     Less,
-    /// Condition, a, b → a where the condition holds, else b. a and b are repeated as in `Binary`.
+    /// Condition, a, b → a where the condition holds, else b. The operands are broadcast as in `Binary`.
     Select,
     /// x `[rows, n]` or `[tokens, n]` → the sum of each row, `[rows]` or `[tokens]`.
     SumColumns,
     /// Scores `[rows, vocab]` → log-probabilities.
     LogSoftmax,
-    /// Scores `[rows, vocab]` → index of each row's largest, the lowest index among equals, `[rows]`.
+    /// Scores `[rows, vocab]` → the index of each row's largest score, the lowest index among equals, `[rows]`.
     ArgMax,
-    /// x `[rows, n]`, indices `[rows]` or `[rows, top_tokens]` → the elements at the indices.
+    /// x `[rows, n]`, indices `[rows]` or `[rows, top_tokens]` → the elements of each row at the row's indices.
     GatherColumns,
     /// Scores `[rows, vocab]`, k `[rows]` → each row's k-th largest score; minus infinity if k is 0. A k above vocab
     /// counts as vocab.
@@ -93,12 +95,13 @@ pub enum Op {
     /// Keys and weights `[rows, vocab]`, mass `[rows]` → the smallest key such that the weights of all keys up to it
     /// sum to at least mass; the largest key if all weights sum to less.
     MassThreshold,
-    /// The number of times that each token occurs in part of the row, `[rows, vocab]`, f32.
+    /// The number of times that each token of the vocabulary occurs in the part `scope` of the row, `[rows, vocab]`,
+    /// f32.
     TokenCounts { scope: TokenScope, vocab_size: usize },
     /// True for the end-of-sequence tokens that a row may not choose in this step because of `min_new_tokens`,
     /// `[rows, vocab]`, bool.
     HeldBack { vocab_size: usize },
-    /// Scores `[rows, vocab]` → the same plus the bias of each row for the tokens that it names.
+    /// Scores `[rows, vocab]` → the scores plus the row's bias for each token that the row's `logit_bias` names.
     AddLogitBias,
     /// True for tokens that a row may choose in this step, `[rows, vocab]`, bool.
     IsAllowed { vocab_size: usize },
@@ -115,8 +118,8 @@ pub enum Op {
     /// Scores `[rows, vocab]`, n `[rows]` → the tokens whose score is at least the n-th largest, best first, the lowest
     /// index first among equals, `[rows, top_tokens]`. A token with a score of minus infinity is never reported.
     TopTokens,
-    /// Token `[rows]` → the same. Writes the token to the token history after the row's context; writes nothing beyond
-    /// the end of the history.
+    /// Token `[rows]` → the same token. Writes the token to the token history after the row's context; writes nothing
+    /// beyond the end of the history.
     AppendToken,
 }
 
@@ -125,12 +128,12 @@ pub enum Op {
 pub struct AttentionSpec {
     /// The state of the keys that the layer writes and attends to, `[kv_heads, head_dim]` for each token.
     pub keys: StateId,
-    /// The state of the values, `[kv_heads, value_dim]` for each token. All operations that use these keys use these
-    /// values.
+    /// The state of the values, `[kv_heads, value_dim]` for each token. Operations with the same keys must have the
+    /// same values.
     pub values: StateId,
-    /// The factor of the scores.
+    /// The factor by which attention scores are multiplied.
     pub scale: f32,
-    /// The most keys that a query attends to, its own included.
+    /// The maximum number of keys that a query attends to, its own key included; `None` means no limit.
     pub window: Option<usize>,
     /// If set, scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
@@ -139,9 +142,9 @@ pub struct AttentionSpec {
 /// Data of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// `[tokens]`, i32; -1 for the token that the row sampled.
+    /// The token ids, `[tokens]`, i32; -1 stands for a token that the row sampled itself.
     TokenIds,
-    /// `[tokens]`, u32.
+    /// The position of each token in its row, `[tokens]`, u32.
     Positions,
     /// One number of each row that samples, `[rows]`: the column of `sampling` with this name.
     Sampling { name: &'static str, dtype: DType },
@@ -178,7 +181,7 @@ pub struct RouterSpec {
 /// The networks of the experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertsSpec {
-    /// The most weights of a token that are not 0.
+    /// The maximum number of experts whose weight for a token is not 0.
     pub num_chosen: usize,
     pub activation: Activation,
 }

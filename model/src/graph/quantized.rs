@@ -1,8 +1,9 @@
-//! Decides which weights of a model's graphs are rounded.
+//! Decides which weights of a model's graphs are quantized.
 //!
-//! Door: [`quantized`]. The matrices of linear layers and of experts are rounded, also if an embedding shares them. A
-//! matrix whose outputs choose experts is not: it is small, and its errors would send a token to another expert. The
-//! head's matrix keeps at least 8 bits, as its errors choose the token.
+//! Door: [`quantized`]. The matrices of linear layers and of experts are quantized, even if an embedding shares them. A
+//! matrix whose outputs choose experts is not quantized, because it is small and its errors would send tokens to other
+//! experts. The matrix of the output head keeps at least 8 bits, because its errors directly affect which token is
+//! chosen.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use numbers::Rounding;
 
 use super::{Graph, Node, Op, Partition, WeightSpec};
 
-/// Returns the same graphs with rounded matrices.
+/// Returns the same graphs, in which the field `rounding` of each weight is set as the comment of this module says.
 pub fn quantized<const N: usize>(graphs: [&Graph; N], rounding: Rounding) -> [Arc<Graph>; N] {
     let mut by_name: HashMap<String, Option<Rounding>> = HashMap::new();
     for graph in graphs {
@@ -32,8 +33,8 @@ pub fn quantized<const N: usize>(graphs: [&Graph; N], rounding: Rounding) -> [Ar
     })
 }
 
-/// Returns the weights that are matrices, each with its rounding. A weight that is used several times is listed several
-/// times.
+/// Returns the weights that are matrices, each with its rounding, or `None` if it is not quantized. A weight that is
+/// used several times is listed several times.
 fn matrices(graph: &Graph, rounding: Rounding) -> Vec<(&WeightSpec, Option<Rounding>)> {
     let mut matrices = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
@@ -50,7 +51,8 @@ fn matrices(graph: &Graph, rounding: Rounding) -> Vec<(&WeightSpec, Option<Round
     matrices
 }
 
-/// Returns the rounding of the head if other matrices have `rounding`.
+/// Returns the rounding of the output head (the vocabulary matrix) when other matrices get `rounding`. It has at least
+/// 8 bits.
 fn of_head(rounding: Rounding) -> Rounding {
     match rounding {
         Rounding::Int8 | Rounding::Int4 => Rounding::Int8,
@@ -58,7 +60,7 @@ fn of_head(rounding: Rounding) -> Rounding {
     }
 }
 
-/// True if the node's value chooses experts.
+/// True if the result of `node` is the input of a router, which chooses experts.
 fn chooses(graph: &Graph, node: usize) -> bool {
     let reads = |other: &Node| other.operands.iter().any(|operand| operand.index() == node);
     graph.nodes().iter().any(|other| matches!(other.op, Op::Route(_)) && reads(other))
@@ -77,7 +79,7 @@ mod tests {
         graph.weight(&WeightSpec { name, shape, dtype, partition, num_ranks: 1, num_copies: 1, source, rounding })
     }
 
-    /// A decoder with experts, and a head that shares the decoder's table.
+    /// Returns a decoder with experts, and an output head that shares the decoder's table.
     fn model() -> [Graph; 2] {
         let mut decoder = Graph::default();
         let ids = decoder.input(Input::TokenIds);

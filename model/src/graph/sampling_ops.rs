@@ -1,8 +1,8 @@
-//! Builders of the operations that samplers are composed of.
+//! Builders of the operations of which samplers are composed.
 //!
 //! Each builder checks shapes and types. It returns the handle of the result, or a [`GraphError`] that names the
-//! operands and what the operation expects. A value `[rows]` beside one `[rows, n]` is repeated along the row, a scalar
-//! everywhere.
+//! operands and what the operation expects. Operands of element-wise operations are broadcast: `[rows]` along the rows
+//! of `[rows, n]`, a scalar to any shape.
 
 use super::{Binary, DType, Dim, Graph, GraphError, Op, Shape, StateSpec, TokenScope, Unary, Value};
 
@@ -160,7 +160,7 @@ impl Graph {
         Ok(self.push_like(op, vec![token], token)) // [rows]
     }
 
-    /// Returns the shape that all operands have once scalars and `[rows]` are repeated.
+    /// Returns the shape that all operands have after broadcasting scalars and `[rows]`.
     fn repeated_shape(&self, op: &Op, operands: &[Value]) -> Result<Shape, GraphError> {
         let largest = operands.iter().copied().max_by_key(|value| self.dims(*value).len());
         let largest = largest.map_or_else(|| Shape::new([]), |value| self.node(value).shape.clone());

@@ -16,7 +16,7 @@ pub enum Dim {
     Tokens,
     /// The rows of logits: the rows of a step that sample, or the tokens whose logprobs are requested.
     Rows,
-    /// The tokens reported by [`Op::TopTokens`](super::Op::TopTokens): as many as the row wants, ties included.
+    /// The tokens reported by [`Op::TopTokens`](super::Op::TopTokens): as many as the row requests, ties included.
     TopTokens,
 }
 
@@ -25,14 +25,14 @@ pub enum Dim {
 pub enum DType {
     /// Floats.
     Float(FloatType),
-    /// Floats rounded to fewer bits.
+    /// Quantized values: int8, int4 or fp8.
     Rounded(Rounding),
     I32,
     U32,
     Bool,
 }
 
-/// The dimensions, the slowest first. A scalar has none.
+/// The dimensions of a value in row-major order, so the last one varies fastest. A scalar has none.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Shape(Vec<Dim>);
 
@@ -80,7 +80,7 @@ impl Shape {
         Self(dims)
     }
 
-    /// The product of the fixed dimensions: elements per token or row.
+    /// Returns the product of the fixed dimensions, which is the number of elements per token or row.
     pub fn fixed_len(&self) -> usize {
         let size = |dim: &Dim| match dim {
             Dim::Fixed(size) => *size,
@@ -93,14 +93,14 @@ impl Shape {
 impl DType {
     /// Single-precision floats.
     pub const F32: Self = Self::Float(FloatType::F32);
-    /// Integers of 8 bits.
+    /// Signed integers of 8 bits.
     pub const I8: Self = Self::Rounded(Rounding::Int8);
-    /// Integers of 4 bits.
+    /// Signed integers of 4 bits.
     pub const I4: Self = Self::Rounded(Rounding::Int4);
     /// Floats of 8 bits: E4M3 without infinities.
     pub const F8: Self = Self::Rounded(Rounding::Fp8);
 
-    /// True if this is a float type, which weights can have.
+    /// True for f32, f16 and bf16, the types that weights in a graph can have.
     pub(crate) fn is_float(self) -> bool {
         matches!(self, Self::Float(_))
     }

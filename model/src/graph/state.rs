@@ -1,8 +1,8 @@
-//! The states that a model keeps between steps, as data: backends allocate them, lay them out and count their bytes
-//! from the list.
+//! The states that a model keeps between steps, as data: backends allocate states, lay them out and count their bytes
+//! from a graph's list of states.
 //!
 //! Doors: [`StateSpec`], whose comment says how to add one, [`Graph::states`](super::Graph::states), and
-//! [`StateBytes`], the sum of their bytes. Operations name the states that they read and write by [`StateId`].
+//! [`StateBytes`], the bytes of all states. Operations name the states that they read and write by [`StateId`].
 
 use super::DType;
 
@@ -11,21 +11,22 @@ pub const TOKEN_HISTORY: &str = "token_history";
 
 /// An array that a model keeps between steps. Its memory is zero at first.
 ///
-/// To add one, declare it in the file of the layer, with [`Graph::state`](super::Graph::state), and pass its id to the
-/// operation that reads and writes it. Backends allocate it from the list and count its bytes. An operation of the CPU
-/// finds it through `cpu/src/state.rs`, a compiled operation through `xla/src/stablehlo/state.rs`.
-/// `docs/decisions/states.md` explains the extents and what they mean for sequences that share a prefix.
+/// To add a state, declare it in the file of the layer, with [`Graph::state`](super::Graph::state), and pass its id to
+/// the operation that reads and writes it. Backends find the state in the graph's list, allocate it and count its
+/// bytes. An operation of the CPU finds the state through `cpu/src/state.rs`, a compiled operation through
+/// `xla/src/stablehlo/state.rs`. `docs/decisions/states.md` explains the extents and what they mean for sequences that
+/// share a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StateSpec {
     /// The name, unique in the model.
     pub name: String,
     /// The unit for which the state has an array: a token, a slot, or a position of a slot.
     pub extent: Extent,
-    /// The shape of each unit on one rank; all ranks have the same.
+    /// The shape of the array of one unit on one rank. All ranks have the same shape.
     pub shape: Vec<usize>,
-    /// The type of the state's numbers.
+    /// The type of the state's elements.
     pub numbers: Numbers,
-    /// The most tokens that an operation reads back, if that is bounded.
+    /// The maximum number of tokens that an operation reads back; `None` if there is no limit.
     pub window: Option<usize>,
 }
 
@@ -40,11 +41,11 @@ pub enum Extent {
     Position,
 }
 
-/// The type of a state's numbers.
+/// The type of a state's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Numbers {
-    /// The type of the KV cache, which the user or the device chooses. Each vector along the last dimension is rounded
-    /// as a whole.
+    /// The type of the KV cache, which the user or the device chooses. Each vector along the last dimension is
+    /// quantized as a whole, so a type may have one scale per vector.
     Cache,
     /// A fixed type.
     Exact(DType),
@@ -73,18 +74,19 @@ impl StateId {
 }
 
 impl StateSpec {
-    /// An array of this shape for each token in the KV cache; attention reads at most the last `window` tokens.
+    /// Returns a state with an array of this shape for each token in the KV cache. Attention reads at most the last
+    /// `window` tokens.
     pub fn of_tokens(name: impl Into<String>, shape: &[usize], window: Option<usize>) -> Self {
         Self { name: name.into(), extent: Extent::Token, shape: shape.to_vec(), numbers: Numbers::Cache, window }
     }
 
-    /// An array of this shape for each slot, in single precision.
+    /// Returns a state with an array of this shape for each slot, in f32.
     pub fn of_slots(name: impl Into<String>, shape: &[usize]) -> Self {
         let numbers = Numbers::Exact(DType::F32);
         Self { name: name.into(), extent: Extent::Slot, shape: shape.to_vec(), numbers, window: None }
     }
 
-    /// The token history: the id of every token of every row.
+    /// Returns the token history: the id of every token of every row.
     pub fn token_history() -> Self {
         Self {
             name: TOKEN_HISTORY.to_owned(),
@@ -100,7 +102,7 @@ impl StateSpec {
         self.shape.iter().product()
     }
 
-    /// Returns the bytes of one unit, if the KV cache keeps a vector of n numbers in `cache_vector_bytes(n)`.
+    /// Returns the bytes of one unit. `cache_vector_bytes(n)` is the size of a vector of n elements in the KV cache.
     pub fn bytes(&self, cache_vector_bytes: impl Fn(usize) -> u64) -> u64 {
         match self.numbers {
             Numbers::Exact(dtype) => self.num_elements() as u64 * dtype.size_bytes(),
@@ -113,7 +115,8 @@ impl StateSpec {
 }
 
 impl StateBytes {
-    /// Returns the sum of `states`, if the KV cache keeps a vector of n numbers in `cache_vector_bytes(n)`.
+    /// Returns the bytes of all `states`, summed by unit. `cache_vector_bytes(n)` is the size of a vector of n elements
+    /// in the KV cache.
     pub fn of<'a>(states: impl IntoIterator<Item = &'a StateSpec>, cache_vector_bytes: impl Fn(usize) -> u64) -> Self {
         let mut sum = Self::default();
         for state in states {
@@ -143,7 +146,7 @@ mod tests {
         let keys = |name, shape: &[usize]| StateSpec::of_tokens(name, shape, None);
         let sums = StateSpec::of_slots("sums", &[3, 5]);
         let states = [keys("keys", &[2, 8]), keys("values", &[2, 4]), sums, StateSpec::token_history()];
-        // The cache vector of n numbers has n bytes and a factor of four bytes.
+        // In this test, a vector of n elements in the cache has n bytes and a scale of four bytes.
         let bytes = StateBytes::of(&states, |len| len as u64 + 4);
         assert_eq!(bytes, StateBytes { per_token: 2 * 12 + 2 * 8, per_slot: 60, per_position: 4 });
         assert_eq!(bytes.of_slots(3, 100), 3 * (60 + 400));

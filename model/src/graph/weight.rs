@@ -1,12 +1,12 @@
-//! Weights, and the part of each weight that a rank has.
+//! Descriptions of weights, and the part of each weight that a rank has.
 //!
 //! Doors: [`WeightSpec`], and [`Source`] for weights that are not stored as they are used. A graph is the same for all
-//! ranks: a spec gives the size of a part, and its offset only for a given rank. Sizes that the ranks do not divide are
-//! rounded up, and the last parts are padded with zeros.
+//! ranks, because the size of a part does not depend on the rank; only its offset does, see [`WeightSpec::part`]. Sizes
+//! that the ranks do not divide are rounded up, and the last parts are padded with zeros.
 
 use numbers::{FloatType, Rounding};
 
-/// A weight.
+/// The description of a weight: its shape, type and source, and how ranks share it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WeightSpec {
     /// The name, unique in the model.
@@ -23,7 +23,7 @@ pub struct WeightSpec {
     pub num_copies: usize,
     /// The tensors of the checkpoint from which the weight is read.
     pub source: Source,
-    /// The rounding of the weight's floats; `None` if they are used as they are.
+    /// The type to which the weight is quantized; `None` if it keeps the type `dtype`.
     pub rounding: Option<Rounding>,
 }
 
@@ -34,7 +34,7 @@ pub enum Source {
     Whole,
     /// Some rows of a tensor.
     Section { tensor: String, section: Section },
-    /// A matrix whose two dimensions are swapped, or some of its columns.
+    /// A matrix that the checkpoint stores with its two dimensions swapped, or some columns of such a matrix.
     Transposed { tensor: String, section: Option<Section> },
     /// Tensors of one shape, stacked along a new first dimension.
     Stack(Vec<String>),
@@ -47,19 +47,19 @@ pub enum Quantization {
     /// As floats.
     #[default]
     None,
-    /// Numbers of one byte with a scale for each block of `[rows, columns]`. Without `block`, there is a scale for each
-    /// row or for the whole matrix.
+    /// Elements of one byte (int8 or fp8), with a scale for each block of `[rows, columns]`. Without `block`, there is
+    /// a scale for each row or for the whole matrix.
     Scaled { block: Option<[usize; 2]> },
-    /// Integers, as GPTQ stores them. Each stored zero is `zero_offset` less than the zero it stands for.
+    /// Integers, as GPTQ stores them. Each stored zero point is `zero_offset` less than the actual zero point.
     Gptq { num_bits: usize, zero_offset: u32 },
     /// Integers of 4 bits, as AWQ stores them.
     Awq,
-    /// Signed integers, as compressed-tensors packs them.
+    /// Packed signed integers, as compressed-tensors stores them.
     Packed { num_bits: usize },
 }
 
 /// Some rows of a tensor that consists of `num_groups` groups of `group_rows` rows. The section has the same rows of
-/// each group, beginning with row `first`; their number follows from the shape of the weight.
+/// each group, beginning with the group's row `first`. The shape of the weight gives the number of rows per group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Section {
     pub(crate) num_groups: usize,
@@ -80,12 +80,12 @@ pub enum Partition {
     Vocab,
 }
 
-/// The part of a weight that one rank has: `len` indices of one dimension, and all indices of the others.
+/// The part of a weight that one rank has: `len` indices of one dimension, and all indices of the other dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightPart {
     /// The dimension that ranks split.
     pub dim: usize,
-    /// The first index in the weight.
+    /// The first index of the part in that dimension of the weight.
     pub start: usize,
     /// The number of indices that are read from the checkpoint.
     pub len: usize,
@@ -101,7 +101,7 @@ impl Section {
 }
 
 impl WeightSpec {
-    /// The dimension that ranks split, if any.
+    /// Returns the dimension that ranks split; `None` if every rank has the whole weight.
     fn split_dim(&self) -> Option<usize> {
         match self.partition {
             Partition::Replicated => None,
@@ -130,7 +130,7 @@ impl WeightSpec {
         }
     }
 
-    /// The shape of each of these tensors.
+    /// Returns the shape that each of [`tensors`](Self::tensors) has in the checkpoint.
     pub(crate) fn stored_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         match &self.source {
@@ -145,7 +145,7 @@ impl WeightSpec {
         shape
     }
 
-    /// The bytes of the part that one rank has, scales included.
+    /// Returns the bytes of the part that one rank has, scales included.
     pub fn local_bytes(&self) -> u64 {
         let shape = self.local_shape();
         let (row_len, rows) = shape.split_last().map_or((1, 1), |(len, rows)| (*len, rows.iter().product::<usize>()));
@@ -156,7 +156,7 @@ impl WeightSpec {
         (rows * row_bytes) as u64
     }
 
-    /// The shape of the part that one rank has, padding included. It is the same for all ranks.
+    /// Returns the shape of the part that one rank has, padding included. It is the same for all ranks.
     pub fn local_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if let Some(dim) = self.split_dim() {

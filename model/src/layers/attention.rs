@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{HeadsError, HeadsNorm, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{AttentionSpec, Graph, GraphError, Input, RotarySpec, StateId, StateSpec, Value};
 
-/// Dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and its variations.
+/// The dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and the options in which models differ.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionForm {
     pub(crate) hidden_size: usize,
@@ -19,9 +19,9 @@ pub(crate) struct AttentionForm {
     pub(crate) has_bias: bool,
     pub(crate) has_output_bias: bool,
     pub(crate) norm: QueryKeyNorm,
-    /// Factor of the attention scores.
+    /// The factor by which attention scores are multiplied.
     pub(crate) scale: f32,
-    /// Scores become `cap · tanh(score / cap)`.
+    /// If set, scores become `cap · tanh(score / cap)`.
     pub(crate) soft_cap: Option<f32>,
 }
 
@@ -29,26 +29,26 @@ pub(crate) struct AttentionForm {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum QueryKeyNorm {
     None,
-    /// Each head alone; all heads share one weight `[head_dim]`.
+    /// Each head is normalised alone; all heads share one weight `[head_dim]`.
     Head(NormForm),
-    /// Each head alone, with weights `[heads, head_dim]`.
+    /// Each head is normalised alone, with its own row of the weights `[heads, head_dim]`.
     EachHead(NormForm),
-    /// All heads together, by their root mean square, with a weight `[heads * head_dim]`. The number is the epsilon
-    /// that is added to the mean.
+    /// All heads are normalised together, by their root mean square, with a weight `[heads * head_dim]`. The field is
+    /// the epsilon that is added to the mean of the squares.
     AllHeads(f32),
 }
 
 /// The settings that differ from layer to layer.
 #[derive(Debug, Clone)]
 pub(crate) struct AttentionLayer {
-    /// Index of the layer; the states of its keys and values are named after it.
+    /// The index of the layer, which is part of the names of the states of its keys and values.
     pub(crate) layer: usize,
     pub(crate) rotary: Option<Arc<RotarySpec>>,
-    /// The most keys that a query attends to, its own included.
+    /// The maximum number of keys that a query attends to, its own key included; `None` means no limit.
     pub(crate) window: Option<usize>,
 }
 
-/// The scopes of the layer's weights.
+/// The scopes of the weights of a [`SelfAttention`] layer.
 #[derive(Debug, Clone)]
 pub(crate) struct AttentionScopes {
     pub(crate) q: WeightScope,
@@ -59,7 +59,7 @@ pub(crate) struct AttentionScopes {
     pub(crate) k_norm: WeightScope,
 }
 
-/// `o(attention(rotary(norm(q(x))), rotary(norm(k(x))), v(x)))`
+/// A self-attention layer: `o(attention(rotary(norm(q(x))), rotary(norm(k(x))), v(x)))`.
 #[derive(Debug, Clone)]
 pub(crate) struct SelfAttention {
     form: AttentionForm,
@@ -110,7 +110,7 @@ impl SelfAttention {
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let head_dim = self.form.head_dim;
-        // The three projections come first, so that a backend may compute them together.
+        // The three projections come first, so that a backend can compute them together.
         let q = self.q.apply(graph, x)?; // [tokens, heads * head_dim]
         let k = self.k.apply(graph, x)?; // [tokens, kv_heads * head_dim]
         let v = self.v.apply(graph, x)?; // [tokens, kv_heads * head_dim]

@@ -5,7 +5,7 @@
 use super::{Linear, WeightScope};
 use crate::graph::{Graph, GraphError, Partition, Value, WeightSpec};
 
-/// One vector per token of the vocabulary.
+/// A table of vectors, one per token of the vocabulary (or one per position).
 #[derive(Debug, Clone)]
 pub(crate) struct Embedding {
     table: WeightSpec,
@@ -24,7 +24,7 @@ impl Embedding {
         if self.table.num_ranks == 1 { Ok(embedded) } else { graph.all_reduce(embedded) } // [tokens, hidden]
     }
 
-    /// Returns the output layer that shares the table: tied word embeddings.
+    /// Returns the output layer of a model with tied word embeddings, which shares the embedding's table.
     pub(crate) fn tied_head(&self) -> Linear {
         Linear::vocab(self.table.clone())
     }

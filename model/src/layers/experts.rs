@@ -1,7 +1,7 @@
 //! Mixture of experts (Shazeer et al., 2017): a router chooses a few of many feed-forward networks for each token.
 //!
-//! Door: [`Experts`]. Ranks split the experts: each rank sums the outputs of its own experts, then the ranks' sums are
-//! added. A network that every token passes may be added to the mixture.
+//! Door: [`Experts`]. Ranks split the experts: each rank sums the outputs of its own experts, and then the sums of all
+//! ranks are added. A model may add a shared expert, a network that every token passes.
 
 use super::{GatedMlp, Linear, LinearSize, MlpSize, WeightScope};
 use crate::graph::{Activation, Binary, ExpertsSpec, Graph, GraphError, Partition, RouterSpec, Value, WeightSpec};
@@ -38,8 +38,8 @@ struct SharedExpert {
 }
 
 impl Experts {
-    /// The router `gate` and the networks `experts.0`, `experts.1` … of `scope`. `gate`, `up` and `down` are the names
-    /// of their matrices.
+    /// Returns a mixture of the networks `experts.0`, `experts.1` … of `scope`, with the router `gate` of `scope`. The
+    /// arguments `gate`, `up` and `down` are the names of the networks' matrices.
     pub(crate) fn new(scope: &WeightScope, [gate, up, down]: [&str; 3], size: &ExpertsSize) -> Self {
         let ExpertsSize { hidden_size, intermediate_size, num_experts, .. } = *size;
         let experts = scope.child("experts");
@@ -57,7 +57,8 @@ impl Experts {
         }
     }
 
-    /// Adds the network `shared_expert` of `scope`, `intermediate_size` wide, and its gate `shared_expert_gate`.
+    /// Returns the mixture with the shared expert `shared_expert` of `scope`, which is `intermediate_size` wide, and
+    /// its gate `shared_expert_gate`.
     pub(crate) fn with_shared(self, scope: &WeightScope, intermediate_size: usize) -> Self {
         let ExpertsSize { hidden_size, activation, .. } = self.size;
         let size = MlpSize { hidden_size, intermediate_size, has_bias: false, activation };

@@ -1,17 +1,17 @@
-//! From hidden states to logits.
+//! The output head, which computes logits from hidden states.
 //!
 //! Door: [`Head`]: a linear layer over the vocabulary, and the scaling and bounding of its outputs in some models.
 
 use super::Linear;
 use crate::graph::{Graph, GraphError, Value};
 
-/// `bounded(multiplier · linear(x))`
+/// The output head of a model: `bounded(multiplier · linear(x))`.
 #[derive(Debug, Clone)]
 pub struct Head {
     pub(crate) linear: Linear,
-    /// Factor of the logits.
+    /// The factor by which logits are multiplied.
     pub(crate) multiplier: f32,
-    /// Logits become `cap · tanh(logit / cap)`.
+    /// If set, logits become `cap · tanh(logit / cap)`.
     pub(crate) soft_cap: Option<f32>,
 }
 

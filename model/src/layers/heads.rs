@@ -1,18 +1,20 @@
 //! The numbers of ranks that can share the heads of attention.
 //!
-//! Door: [`check_heads`]. Every rank has the same number of whole heads. Its queries attend only to the keys and values
-//! of their own groups, so it has the KV heads of those groups; with fewer KV heads than ranks, it has a copy of one.
+//! Door: [`check_heads`]. Every rank has the same number of whole attention heads. The queries of a rank attend only to
+//! the keys and values of their own groups, so the rank has the KV heads of those groups. If there are fewer KV heads
+//! than ranks, each rank has a copy of one KV head.
 
-/// The error of heads that this number of ranks cannot share.
+/// The error of a number of ranks that cannot share a model's attention heads.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{heads}: --num-shard may be {legal}; with --devices-per-shard, the product of both must be one of these")]
 pub struct HeadsError {
-    /// The numbers of heads, by their names in config.json.
+    /// The numbers of heads that do not fit, with their keys in config.json.
     heads: String,
     legal: String,
 }
 
-/// Checks that `num_ranks` ranks can share the heads: attention heads must divide, KV heads must divide or be copied.
+/// Checks that `num_ranks` ranks can share the heads: the number of attention heads must be a multiple of `num_ranks`,
+/// and the number of KV heads must be a multiple or a divisor of it.
 ///
 /// # Errors
 /// When the ranks cannot share the heads. The message lists the possible numbers of ranks.
@@ -27,7 +29,8 @@ pub(crate) fn check_heads(
             num_key_value_heads.is_multiple_of(*num_ranks) || num_ranks.is_multiple_of(num_key_value_heads);
         divides(num_ranks) && kv_divides
     };
-    // With one rank nothing is checked here: the attention operation finds numbers of heads that do not fit each other.
+    // One rank can always have all heads. If the two numbers of heads do not fit each other, the attention operation
+    // reports it.
     if num_ranks == 1 || is_legal(&num_ranks) {
         return Ok(());
     }

@@ -1,12 +1,12 @@
 //! Linear layers, and their split among the ranks of a model (Megatron style).
 //!
-//! Door: [`Linear`], made by [`Linear::column`], [`Linear::row`] or [`Linear::vocab`]. A column layer is followed by a
-//! row layer.
+//! Door: [`Linear`], made by [`Linear::column`], [`Linear::row`] or [`Linear::vocab`]. The outputs of a column layer
+//! are the inputs of a row layer.
 
 use super::WeightScope;
 use crate::graph::{Graph, GraphError, Partition, Value, WeightSpec};
 
-/// `y = x · Wᵀ`, plus a bias if there is one.
+/// A linear layer: `y = x · Wᵀ`, plus a bias if there is one.
 #[derive(Debug, Clone)]
 pub(crate) struct Linear {
     weight: WeightSpec,
@@ -22,15 +22,15 @@ pub(crate) struct LinearSize {
 }
 
 impl Linear {
-    /// Weights `weight` and, with a bias, `bias` of `scope`. Ranks split the outputs, and each rank continues with
-    /// its own.
+    /// Returns the layer with the tensors `weight` and, if it has a bias, `bias` of `scope`. Ranks split the outputs,
+    /// and each rank continues with its own outputs.
     pub(crate) fn column(scope: &WeightScope, size: LinearSize) -> Self {
         Self::new(scope, size, Partition::Column, Partition::Column)
     }
 
-    /// As [`Linear::column`], for outputs that are `num_heads` heads. Ranks have whole heads; with fewer heads than
-    /// ranks, neighbouring ranks have the same head. [`check_heads`](super::check_heads) says which numbers of ranks
-    /// are possible.
+    /// As [`Linear::column`], for outputs that form `num_heads` heads. Each rank has whole heads; if there are fewer
+    /// heads than ranks, neighbouring ranks have the same head. [`check_heads`](super::check_heads) says which numbers
+    /// of ranks are possible.
     pub(crate) fn heads(scope: &WeightScope, size: LinearSize, num_heads: usize) -> Self {
         let num_copies = (scope.num_ranks() / num_heads).max(1);
         let Self { weight, bias } = Self::column(scope, size);
@@ -38,18 +38,21 @@ impl Linear {
         Self { weight: copied(weight), bias: bias.map(copied) }
     }
 
-    /// Weights `weight` and, with a bias, `bias` of `scope`. Ranks split the inputs: the results are summed over the
-    /// ranks, then the bias is added. The input is the output of a [`Linear::column`] layer.
+    /// Returns the layer with the tensors `weight` and, if it has a bias, `bias` of `scope`. Ranks split the inputs:
+    /// the results are summed over the ranks, then the bias is added. The input is the output of a [`Linear::column`]
+    /// layer.
     pub(crate) fn row(scope: &WeightScope, size: LinearSize) -> Self {
         Self::new(scope, size, Partition::Row, Partition::Replicated)
     }
 
-    /// Weights `weight` and, with a bias, `bias` of `scope`. Every rank computes all outputs from the whole input.
+    /// Returns the layer with the tensors `weight` and, if it has a bias, `bias` of `scope`. Every rank computes all
+    /// outputs from the whole input.
     pub(crate) fn whole(scope: &WeightScope, size: LinearSize) -> Self {
         Self::new(scope, size, Partition::Replicated, Partition::Replicated)
     }
 
-    /// A layer without bias, with one output per token of the vocabulary. Every rank gets all outputs.
+    /// Returns a layer without bias, with one output per token of the vocabulary. Ranks split the vocabulary, and every
+    /// rank gets all outputs.
     pub(crate) fn vocab(weight: WeightSpec) -> Self {
         Self { weight, bias: None }
     }
@@ -62,7 +65,7 @@ impl Linear {
         }
     }
 
-    /// Number of outputs that one rank computes.
+    /// Returns the number of outputs that one rank computes.
     pub(crate) fn num_local_outputs(&self) -> usize {
         self.weight.local_shape()[0]
     }
@@ -82,7 +85,7 @@ impl Linear {
                 let num_outputs = self.weight.shape[0];
                 let part = graph.linear(x, weight, bias)?; // [n, padded out / num_ranks]
                 let padded = graph.all_gather(part, num_ranks)?; // [n, padded out]
-                // The padding of the last rank is outside of the vocabulary, so it is cut off here.
+                // The padding is outside of the vocabulary, so it is cut off here.
                 let is_whole = num_outputs.is_multiple_of(num_ranks);
                 if is_whole { Ok(padded) } else { graph.first_columns(padded, num_outputs) } // [n, out]
             }

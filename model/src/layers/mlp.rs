@@ -1,7 +1,7 @@
 //! Feed-forward networks: with a gate (Shazeer, 2020) as in Llama, and without a gate as in the first transformers.
 //!
-//! Doors: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension. Padding features are zero, and every
-//! activation used here maps zero to zero.
+//! Doors: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension. Features that are padding stay zero,
+//! because their weights are zero and every activation of a feed-forward network maps zero to zero.
 
 use super::{Linear, LinearSize, WeightScope};
 use crate::graph::{Activation, Graph, GraphError, Value};
@@ -15,7 +15,7 @@ pub(crate) struct MlpSize {
     pub(crate) activation: Activation,
 }
 
-/// `down(f(gate(x)) · up(x))`
+/// A feed-forward network with a gate: `down(f(gate(x)) · up(x))`.
 #[derive(Debug, Clone)]
 pub(crate) struct GatedMlp {
     gate: Linear,
@@ -24,7 +24,7 @@ pub(crate) struct GatedMlp {
     activation: Activation,
 }
 
-/// `down(f(up(x)))`
+/// A feed-forward network without a gate: `down(f(up(x)))`.
 #[derive(Debug, Clone)]
 pub(crate) struct PlainMlp {
     up: Linear,

@@ -1,6 +1,7 @@
 //! Normalisations: by the root mean square (Zhang and Sennrich, 2019), and by mean and variance (Ba et al., 2016).
 //!
-//! Doors: [`Norm`], whose weight every rank has, whole or for its own heads, and [`HeadsNorm`] over all heads together.
+//! Doors: [`Norm`], over one vector or head, and [`HeadsNorm`], over all heads together. A rank has the whole weight of
+//! a norm, or the part for its own heads.
 
 use super::WeightScope;
 use crate::graph::{Binary, Graph, GraphError, Partition, Unary, Value, WeightSpec};
@@ -9,9 +10,9 @@ use crate::graph::{Binary, Graph, GraphError, Partition, Unary, Value, WeightSpe
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct NormForm {
     pub(crate) kind: NormKind,
-    /// Added to the mean of squares, or to the variance.
+    /// The number that is added to the mean of squares, or to the variance.
     pub(crate) eps: f32,
-    /// Added to the weight: 1 in models whose checkpoints store the weight minus one.
+    /// The number that is added to the weight: 1 in models whose checkpoints store the weight minus one, otherwise 0.
     pub(crate) offset: f32,
 }
 
@@ -20,7 +21,7 @@ pub(crate) struct NormForm {
 pub(crate) enum NormKind {
     /// `x / sqrt(mean(x²) + eps) · weight`, as `LlamaRMSNorm`.
     RootMeanSquare,
-    /// As `torch.nn.LayerNorm`, with or without bias.
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) · weight + bias`, as `torch.nn.LayerNorm`, with or without bias.
     Layer { has_bias: bool },
 }
 
@@ -32,31 +33,31 @@ pub(crate) struct Norm {
     bias: Option<WeightSpec>,
 }
 
-/// A root-mean-square norm over all heads of a token, which ranks share.
+/// A root-mean-square norm over all heads of a token. Ranks split the heads, so they sum their squares.
 #[derive(Debug, Clone)]
 pub(crate) struct HeadsNorm {
     norm: Norm,
 }
 
 impl NormForm {
-    /// `LlamaRMSNorm`.
+    /// Returns the form of `LlamaRMSNorm`.
     pub(crate) fn rms(eps: f64) -> Self {
         Self { kind: NormKind::RootMeanSquare, eps: eps as f32, offset: 0.0 }
     }
 
-    /// `torch.nn.LayerNorm`.
+    /// Returns the form of `torch.nn.LayerNorm` with bias.
     pub(crate) fn layer(eps: f64) -> Self {
         Self { kind: NormKind::Layer { has_bias: true }, eps: eps as f32, offset: 0.0 }
     }
 }
 
 impl Norm {
-    /// A norm with `weight`, and `bias` if it has one, of `scope`, `size` elements each.
+    /// Returns a norm with the tensors `weight` and, if it has a bias, `bias` of `scope`, each with `size` elements.
     pub(crate) fn new(scope: &WeightScope, size: usize, form: NormForm) -> Self {
         Self::with_shape(scope, &[size], form, Partition::Replicated)
     }
 
-    /// As [`Norm::new`] with weights `[num_heads, head_dim]`. A rank has the weights of its own heads.
+    /// As [`Norm::new`] with weights `[num_heads, head_dim]`. Each rank has the weights of its own heads.
     pub(crate) fn each_head(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], form: NormForm) -> Self {
         let num_copies = (scope.num_ranks() / num_heads).max(1);
         let Self { form, weight, bias } = Self::with_shape(scope, &[num_heads, head_dim], form, Partition::Column);
@@ -89,7 +90,7 @@ impl Norm {
 }
 
 impl HeadsNorm {
-    /// A norm with `weight` of `scope` for `num_heads` heads of `head_dim`.
+    /// Returns a norm over `num_heads` heads of size `head_dim`, with the tensor `weight` of `scope`.
     pub(crate) fn new(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], eps: f32) -> Self {
         let num_copies = (scope.num_ranks() / num_heads).max(1);
         let form = NormForm { kind: NormKind::RootMeanSquare, eps, offset: 0.0 };
@@ -107,7 +108,7 @@ impl HeadsNorm {
         let squares = graph.binary(Binary::Multiply, x, x)?; // [tokens, heads * head_dim]
         let part = graph.sum_columns(squares)?; // [tokens]
         let sum = graph.all_reduce(part)?; // [tokens]
-        // A head that several ranks have a copy of is in the sum once for each copy.
+        // A head of which several ranks have a copy is in the sum once for each copy.
         let mean = graph.scale(sum, 1.0 / (spec.shape[0] * spec.num_copies) as f32)?; // [tokens]
         let eps = graph.constant(self.norm.form.eps); // []
         let mean = graph.binary(Binary::Add, mean, eps)?; // [tokens]

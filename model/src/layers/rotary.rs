@@ -4,18 +4,19 @@
 
 use crate::graph::{Pairing, RotarySpec};
 
-/// The change of the frequencies that extends the context beyond that of the first training.
+/// The change of the frequencies that extends the context beyond the context of the original training.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum RotaryScaling {
     /// No change.
     Default,
     /// All positions are divided by `factor` (Chen et al., 2023).
     Linear { factor: f64 },
-    /// The base grows with the length of the sequence. Here it is always the base of the longest sequence, `factor`
-    /// times the length of the training: if frequencies changed while a sequence grows, they would not fit the keys in
-    /// the cache.
+    /// The base grows with the length of the sequence. This server always uses the base of the longest sequence, whose
+    /// length is `factor` times that of the training, because frequencies that change while a sequence grows would not
+    /// fit the keys in the cache.
     Dynamic { factor: f64 },
-    /// Low frequencies are divided by `factor`, high ones are kept, those between are blended (Llama 3.1).
+    /// Low frequencies are divided by `factor`, high frequencies are kept, and frequencies between the two are a blend
+    /// of both (Llama 3.1).
     Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_position_embeddings: f64 },
     /// As `Llama3` with another blend (Peng et al., 2023). Rotated vectors are also multiplied by `attention_factor`.
     Yarn(Yarn),
@@ -23,12 +24,12 @@ pub(crate) enum RotaryScaling {
     LongRope { factors: Vec<f64>, attention_factor: f64 },
 }
 
-/// The numbers of [`RotaryScaling::Yarn`].
+/// The parameters of [`RotaryScaling::Yarn`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Yarn {
     pub(crate) factor: f64,
-    /// A frequency with at least `beta_fast` turns within the original context is kept; one with at most `beta_slow` is
-    /// divided.
+    /// A frequency with at least `beta_fast` full turns within the original context is kept; a frequency with at most
+    /// `beta_slow` turns is divided by `factor`.
     pub(crate) beta_fast: f64,
     pub(crate) beta_slow: f64,
     pub(crate) original_max_position_embeddings: f64,
@@ -42,7 +43,7 @@ impl RotaryScaling {
     pub(crate) fn spec(&self, theta: f64, rotary_dim: usize, pairing: Pairing) -> RotarySpec {
         let dim = rotary_dim as f64;
         let theta = match self {
-            // With this exponent the highest frequency is kept and the lowest is divided.
+            // With this exponent the highest frequency is kept, and the lowest frequency is divided most.
             Self::Dynamic { factor } => theta * (factor * factor - (factor - 1.0)).powf(dim / (dim - 2.0)),
             Self::Default | Self::Linear { .. } | Self::Llama3 { .. } | Self::Yarn(_) | Self::LongRope { .. } => theta,
         };
@@ -73,8 +74,8 @@ impl RotaryScaling {
 }
 
 impl Yarn {
-    /// The share of a frequency that is divided, from 0 to 1: a ramp between the frequencies with `beta_fast` and
-    /// `beta_slow` turns.
+    /// Returns how far a frequency is divided, from 0 (kept) to 1 (divided by `factor`). The result is a linear ramp
+    /// between the indices of the frequencies with `beta_fast` and `beta_slow` turns.
     fn divided(&self, index: usize, theta: f64, dim: f64) -> f64 {
         let index_of = |turns: f64| {
             let wavelength = self.original_max_position_embeddings / turns;
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_dynamic_base_is_that_of_the_longest_sequence() {
-        // A factor of 2 multiplies the base by (2 · 2 - 1) to the power of 8 / 6.
+        // With a factor of 2, the base is multiplied by (2 · 2 - 1) to the power of 8 / 6.
         let theta = 10_000.0 * 3.0_f32.powf(8.0 / 6.0);
         let expected = [0.0, 0.25, 0.5, 0.75].map(|share: f32| theta.powf(-share));
         check(&RotaryScaling::Dynamic { factor: 2.0 }, &expected);
@@ -138,8 +139,8 @@ mod tests {
 
     #[test]
     fn yarn_is_a_ramp_between_two_numbers_of_turns() {
-        // Within 2000π positions the frequencies make 1000, 100, 10 and 1 turns: the ramp is from the second to the
-        // last.
+        // Within 2000π positions the frequencies make 1000, 100, 10 and 1 turns: the ramp goes from the second
+        // frequency to the last.
         let yarn = Yarn {
             factor: 4.0,
             beta_fast: 100.0,

@@ -1,8 +1,8 @@
 //! Names of weights: a scope is a node in the checkpoint's tree of names.
 //!
 //! Door: [`WeightScope`]. A scope also has two properties of the whole model, the type in which weights are loaded and
-//! the number of ranks that share them. For layers whose weights are not stored as they are used, it has the form of
-//! storage.
+//! the number of ranks that share them. For layers whose weights are not stored as they are used, a scope also has the
+//! form in which they are stored.
 
 use numbers::FloatType;
 
@@ -19,22 +19,22 @@ pub(crate) struct WeightScope {
 }
 
 impl WeightScope {
-    /// The root of a checkpoint whose weights are loaded as `dtype` and shared by `num_ranks` ranks.
+    /// Returns the root of a checkpoint whose weights are loaded as `dtype` and shared by `num_ranks` ranks.
     pub(crate) fn root(dtype: FloatType, num_ranks: usize) -> Self {
         Self { prefix: String::new(), dtype, num_ranks, section: None, is_transposed: false }
     }
 
-    /// The scope `name` inside this one.
+    /// Returns the scope `name` inside this one.
     pub(crate) fn child(&self, name: impl std::fmt::Display) -> Self {
         Self { prefix: format!("{}{name}.", self.prefix), ..*self }
     }
 
-    /// This scope, with each weight being only a section of its tensor.
+    /// Returns this scope, but with weights that are only a section of their tensors.
     pub(crate) fn section(&self, section: Section) -> Self {
         Self { section: Some(section), ..self.clone() }
     }
 
-    /// This scope, with matrices stored as `[in, out]`.
+    /// Returns this scope, but with matrices that are stored as `[in, out]`.
     pub(crate) fn transposed(&self) -> Self {
         Self { is_transposed: true, ..self.clone() }
     }
@@ -44,7 +44,7 @@ impl WeightScope {
         self.num_ranks
     }
 
-    /// The weight `name` of this scope.
+    /// Returns the weight `name` of this scope.
     pub(crate) fn weight(&self, name: &str, shape: &[usize], partition: Partition) -> WeightSpec {
         let Self { prefix, dtype, num_ranks, section, is_transposed } = self;
         let tensor = format!("{prefix}{name}");
@@ -58,7 +58,7 @@ impl WeightScope {
         WeightSpec { name: weight, shape, dtype, partition, num_ranks, num_copies: 1, source, rounding: None }
     }
 
-    /// The weights `name` of the child scopes `0`, `1` … `num - 1`, stacked: `[num, shape..]`.
+    /// Returns one weight `[num, shape..]`, the stack of the weights `name` of the child scopes `0`, `1` … `num - 1`.
     pub(crate) fn stack(&self, name: &str, num: usize, shape: &[usize], partition: Partition) -> WeightSpec {
         let Self { prefix, dtype, num_ranks, .. } = self;
         let tensors = (0..num).map(|index| format!("{prefix}{index}.{name}")).collect();

@@ -1,10 +1,10 @@
 //! Command R and R+ (Cohere), and Command R7B and A (Cohere 2).
 //!
 //! Described on docs.cohere.com. Follows `transformers/models/cohere/modeling_cohere.py` and
-//! `cohere2/modeling_cohere2.py`. Differences from Llama: attention and feed-forward network read the same normed
-//! state, of a norm by mean and variance without bias; rotary embeddings rotate adjacent values of a head; logits have
-//! a factor; embeddings are tied. R+ normalises each head of queries and keys with its own weights. In Cohere 2, three
-//! layers of four have a window, and only these have positions.
+//! `cohere2/modeling_cohere2.py`. Differences from Llama: attention and feed-forward network both read the state after
+//! one norm, which is by mean and variance without bias; rotary embeddings rotate pairs of adjacent values of a head;
+//! logits are multiplied by a factor; embeddings are tied. R+ normalises each head of queries and keys with its own
+//! weights. In Cohere 2, three of every four layers have a window, and only layers with a window have rotary positions.
 
 use std::sync::Arc;
 

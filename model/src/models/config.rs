@@ -2,7 +2,7 @@
 //! allowed values.
 //!
 //! Door: [`Config`]. A key that is null counts as absent, as in Hugging Face's code. This file interprets only the few
-//! keys that every model has.
+//! keys that all models have; `rope_config` and the files of models interpret the rest.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::graph::GraphError;
 use crate::layers::HeadsError;
 
 const CONFIG: &str = "config.json";
-/// Keys, each with the name that old families use for it.
+/// Keys, each with the name that older model families use for the same value.
 const OTHER_NAMES: [(&str, &str); 6] = [
     ("hidden_size", "n_embd"),
     ("max_position_embeddings", "n_positions"),
@@ -24,8 +24,8 @@ const OTHER_NAMES: [(&str, &str); 6] = [
     ("rope_theta", "rotary_emb_base"),
 ];
 
-/// The largest accepted sizes, several times those of the largest existing models. A product of three of them does not
-/// overflow, and the graph of a model with the most layers takes a few megabytes.
+/// The maximum accepted sizes, several times the sizes of the largest existing models. A product of three of these
+/// sizes does not overflow, and the graph of a model with the maximum number of layers takes a few megabytes.
 const MAX_SIZES: [(&str, usize); 13] = [
     ("ffn_hidden_size", 1 << 26),
     ("head_dim", 1 << 16),
@@ -41,7 +41,7 @@ const MAX_SIZES: [(&str, usize); 13] = [
     ("shared_expert_intermediate_size", 1 << 26),
     ("vocab_size", proto::MAX_VOCAB_SIZE),
 ];
-/// The largest accepted size of all other keys.
+/// The maximum accepted size of all other keys.
 const MAX_SIZE: usize = i32::MAX as usize;
 
 const GENERATION_CONFIG: &str = "generation_config.json";
@@ -57,11 +57,11 @@ pub enum ModelError {
     MissingKey { key: String },
     #[error("{file}: {key} is {value}, expected {expected}")]
     Value { file: &'static str, key: String, value: String, expected: String },
-    #[error("config.json: {key} is {value}, only {supported} is supported")]
+    #[error("config.json: {key} is {value}; only {supported} is supported")]
     Unsupported { key: String, value: String, supported: String },
     #[error("config.json: {0}")]
     Heads(#[from] HeadsError),
-    #[error("metadata of the GGUF file: {key} is {value}, only {supported} is supported")]
+    #[error("metadata of the GGUF file: {key} is {value}; only {supported} is supported")]
     Metadata { key: String, value: String, supported: String },
     #[error("architecture {architecture} is not supported; {num_known} others are, such as {example} (docs/models.md)")]
     UnknownArchitecture { architecture: String, num_known: usize, example: &'static str },
@@ -78,7 +78,7 @@ pub struct Config {
 }
 
 impl ModelError {
-    /// The error of a key that has the wrong value.
+    /// Returns the error of a key of config.json that has the wrong value.
     pub(super) fn value(key: &str, value: impl fmt::Display, expected: &str) -> Self {
         Self::Value { file: CONFIG, key: key.to_owned(), value: value.to_string(), expected: expected.to_owned() }
     }
@@ -93,7 +93,7 @@ impl Config {
         Ok(Self { prefix: String::new(), keys: parse_object(CONFIG, bytes)? })
     }
 
-    /// The object at `key` of a configuration.
+    /// Returns the configuration in the object `keys`, which is the value of `key` in another one.
     pub(super) fn nested(key: &str, keys: Map<String, Value>) -> Self {
         Self { prefix: format!("{key}."), keys }
     }
@@ -105,17 +105,18 @@ impl Config {
         first.ok_or_else(|| self.wrong("architectures", architectures, "a list with the name of a class"))
     }
 
-    /// The number of tokens in the vocabulary, `vocab_size`.
+    /// Returns the number of tokens in the vocabulary, `vocab_size`.
     pub fn vocab_size(&self) -> Result<usize, ModelError> {
         self.size("vocab_size")
     }
 
-    /// The longest sequence that the model supports, in tokens.
+    /// Returns the length of the longest sequence that the model supports, in tokens.
     pub fn max_position_embeddings(&self) -> Result<usize, ModelError> {
         rope_config::longest(self, self.size("max_position_embeddings")?)
     }
 
-    /// The type of the weights, `dtype` or its older name `torch_dtype`; `None` if the file has neither.
+    /// Returns the type of the weights, the value of `dtype` or of its older name `torch_dtype`; `None` if the file has
+    /// neither key.
     pub fn dtype(&self) -> Result<Option<FloatType>, ModelError> {
         let key = if self.value("dtype").is_some() { "dtype" } else { "torch_dtype" };
         let Some(name) = self.text(key)? else { return Ok(None) };
@@ -127,8 +128,8 @@ impl Config {
         }
     }
 
-    /// The tokens that end a sequence: `eos_token_id` of `generation_config.json`, or else of this file. The value is a
-    /// number or a list.
+    /// Returns the tokens that end a sequence: `eos_token_id` of `generation_config.json`, or of this file if that has
+    /// none. The value in the file is a number or a list of numbers. Returns an empty list if neither file has the key.
     ///
     /// # Errors
     /// When the value is malformed or names a token outside the vocabulary, or `generation_config` is not a JSON
@@ -167,7 +168,7 @@ impl Config {
         Ok(self.optional_size(key)?.unwrap_or(default))
     }
 
-    /// Returns a number, if there is one.
+    /// Returns the number at `key`, or `None` if it is absent.
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
         self.read(key, "a number", Value::as_f64)
     }
@@ -187,12 +188,12 @@ impl Config {
         Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(default))
     }
 
-    /// Returns a string, if there is one.
+    /// Returns the string at `key`, or `None` if it is absent.
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
         self.read(key, "a string", Value::as_str)
     }
 
-    /// Returns an object, if there is one.
+    /// Returns the object at `key`, or `None` if it is absent.
     pub(super) fn object(&self, key: &str) -> Result<Option<&Map<String, Value>>, ModelError> {
         self.read(key, "an object", Value::as_object)
     }
@@ -208,7 +209,7 @@ impl Config {
         self.read(key, "a list of numbers", numbers)?.ok_or_else(|| self.missing(key))
     }
 
-    /// Returns a list of strings, if there is one.
+    /// Returns the list of strings at `key`, or `None` if it is absent.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ModelError> {
         self.read(key, "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
     }
@@ -219,12 +220,13 @@ impl Config {
         other.map_or(Ok(()), |(key, value)| Err(self.unsupported(key, value, "null")))
     }
 
-    /// The path of a key of this object, for messages.
+    /// Returns the path of a key of this object, for messages.
     pub(super) fn path(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
-    /// Refuses every key of `fixed` whose value is neither null nor the JSON text next to the key.
+    /// Refuses every key of `fixed` whose value is neither null nor the value next to the key in `fixed`, which is JSON
+    /// text.
     pub(super) fn require_fixed(&self, fixed: &[(&str, &str)]) -> Result<(), ModelError> {
         for (key, supported) in fixed {
             let Some(value) = self.value(key) else { continue };

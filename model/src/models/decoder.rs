@@ -1,8 +1,8 @@
 //! A description of a decoder: the common structure of all model families, with a field for each property in which they
 //! differ.
 //!
-//! Doors: [`Decoder::llama`] reads config.json as that of a Llama; a family's file then changes the fields in which its
-//! models differ; [`Decoder::build`] makes the graph.
+//! Doors: [`Decoder::llama`] reads config.json as if it described a Llama; a family's file then changes the fields in
+//! which its models differ from Llama; [`Decoder::build`] builds the graph.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::layers::{
     Norm, NormForm, PlainMlp, QueryKeyNorm, SelfAttention, WeightScope,
 };
 
-/// A causal language model.
+/// The description of a causal language model.
 #[derive(Debug, Clone)]
 pub(super) struct Decoder {
     pub(super) root: WeightScope,
@@ -23,9 +23,9 @@ pub(super) struct Decoder {
     /// True if the layers' matrices are stored `[in, out]`.
     pub(super) has_transposed_matrices: bool,
     pub(super) vocab_size: usize,
-    /// The number of positions, if each has a learned vector that is added to the token's embedding.
+    /// The number of positions, if each position has a learned vector that is added to the token's embedding.
     pub(super) learned_positions: Option<usize>,
-    /// The factor of the embeddings.
+    /// The factor by which embeddings are multiplied.
     pub(super) embedding_multiplier: f32,
     pub(super) block: Block,
     pub(super) norm: NormForm,
@@ -33,15 +33,16 @@ pub(super) struct Decoder {
     pub(super) projections: Projections,
     pub(super) mlp: MlpSize,
     pub(super) mlp_form: MlpForm,
-    /// The network of layers that have experts, in place of `mlp`.
+    /// The network that replaces `mlp` in the layers that have experts.
     pub(super) experts: Option<ExpertsForm>,
     /// The properties of each layer.
     pub(super) layers: Vec<LayerForm>,
-    /// The factor of the outputs of attention and feed-forward network, before they are added to the hidden state.
+    /// The factor by which the outputs of attention and feed-forward network are multiplied before they are added to
+    /// the hidden state.
     pub(super) residual_multiplier: f32,
-    /// True if the embedding table is also the head's matrix.
+    /// True if the embedding table is also the matrix of the output head.
     pub(super) is_tied: bool,
-    /// The factor of the logits.
+    /// The factor by which logits are multiplied.
     pub(super) logits_multiplier: f32,
     pub(super) logits_soft_cap: Option<f32>,
 }
@@ -49,7 +50,7 @@ pub(super) struct Decoder {
 /// The names of weights in the checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
-    /// The prefix of all names except the head's.
+    /// The prefix of all names except that of the output head.
     pub(super) base: &'static str,
     pub(super) embedding: &'static str,
     pub(super) positions: &'static str,
@@ -63,7 +64,7 @@ pub(super) struct Names {
 /// The structure of a layer, with the names of its norms. `None` stands for no norm.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Block {
-    /// x + after(attention(before(x))), then x + after(mlp(before(x))).
+    /// First x becomes x + after(attention(before(x))), then x + after(mlp(before(x))).
     Sequential {
         before_attention: Option<&'static str>,
         after_attention: Option<&'static str>,
@@ -108,7 +109,7 @@ pub(super) enum MlpForm {
 #[derive(Debug, Clone)]
 pub(super) struct LayerForm {
     pub(super) rotary: Option<Arc<RotarySpec>>,
-    /// The most keys that a query attends to, its own included.
+    /// The maximum number of keys that a query attends to, its own key included; `None` means no limit.
     pub(super) window: Option<usize>,
     pub(super) has_experts: bool,
 }
@@ -124,15 +125,15 @@ pub(super) struct ExpertsForm {
     pub(super) num_chosen: usize,
     /// True if the weights of the chosen experts are divided by their sum.
     pub(super) is_normalised: bool,
-    /// The intermediate size of the shared expert, which sees every token, if there is one.
+    /// The intermediate size of the shared expert, which reads every token; `None` if there is no shared expert.
     pub(super) shared: Option<usize>,
 }
 
 impl Block {
-    /// Llama's structure.
+    /// The structure of Llama's layers.
     pub(super) const PRE_NORM: Self = Self::pre_norm("input_layernorm", "post_attention_layernorm");
 
-    /// A sequential structure with norms before attention and feed-forward network.
+    /// Returns a sequential structure with norms before attention and before the feed-forward network.
     pub(super) const fn pre_norm(before_attention: &'static str, before_mlp: &'static str) -> Self {
         Self::Sequential {
             before_attention: Some(before_attention),
@@ -157,7 +158,7 @@ impl Names {
 }
 
 impl Decoder {
-    /// Reads config.json as that of a Llama.
+    /// Returns the description of a Llama with the values of config.json.
     ///
     /// # Errors
     /// When a key is missing or malformed. The message names the key.
@@ -225,7 +226,7 @@ impl Decoder {
     }
 
     /// Sets the sliding window of each layer. config.json's `layer_types` determines which layers have one; without
-    /// that key, `is_sliding` does. Returns true for each layer that has a window.
+    /// that key, `is_sliding` determines it from the index of the layer. Returns true for each layer that has a window.
     ///
     /// # Errors
     /// When a layer type is unknown, the number of types differs from the number of layers, or a layer has a window and
@@ -320,7 +321,7 @@ impl Decoder {
         }
     }
 
-    /// x + multiplier · added
+    /// Adds x + multiplier · added to the graph.
     fn joined(&self, graph: &mut Graph, x: Value, added: Value) -> Result<Value, ModelError> {
         let added = graph.scale(added, self.residual_multiplier)?; // [tokens, hidden]
         Ok(graph.add(x, added)?) // [tokens, hidden]
@@ -408,8 +409,8 @@ impl Decoder {
     }
 }
 
-/// Returns the activation function that `hidden_act`, or one of the key's other names, specifies; SiLU if there is
-/// none.
+/// Returns the activation function that `hidden_act`, or one of the key's other names, specifies; SiLU if config.json
+/// has none of them.
 ///
 /// # Errors
 /// When the function is unknown.

@@ -1,10 +1,10 @@
 //! Falcon.
 //!
 //! Paper: Almazrouei et al., 2023 (arXiv 2311.16867). Follows `transformers/models/falcon/modeling_falcon.py`.
-//! Differences from Llama: attention and feed-forward network run in parallel (`parallel_attn`), after one norm by mean
-//! and variance or two; 7B has one KV head (`multi_query`), and the new architecture has the number in `num_kv_heads`;
-//! the queries, key and value of each KV head are consecutive rows of one tensor; the feed-forward network has no gate;
-//! embeddings are tied. Checkpoints with ALiBi are refused.
+//! Differences from Llama: attention and feed-forward network run in parallel (`parallel_attn`), after one or two layer
+//! norms (by mean and variance); Falcon-7B has a single KV head (`multi_query`), and the new decoder architecture takes
+//! the number of KV heads from `num_kv_heads`; the queries, key and value of each KV head are consecutive rows of one
+//! tensor; the feed-forward network has no gate; embeddings are tied. Checkpoints with ALiBi are refused.
 
 use numbers::FloatType;
 

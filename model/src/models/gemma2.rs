@@ -1,9 +1,9 @@
 //! Gemma 2.
 //!
 //! Paper: Gemma team, 2024 (arXiv 2408.00118). Follows `transformers/models/gemma2/modeling_gemma2.py`. Differences
-//! from Gemma 1: every second layer has a window, beginning with the first; soft caps bound scores and logits; the
-//! factor of the scores comes from `query_pre_attn_scalar`; attention and feed-forward network each have a norm before
-//! and a norm after.
+//! from Gemma 1: every second layer has a window, beginning with the first; soft caps bound attention scores and
+//! logits; the factor of the attention scores comes from `query_pre_attn_scalar`; there are norms both before and after
+//! attention, and before and after the feed-forward network.
 
 use numbers::FloatType;
 
@@ -28,7 +28,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.build()
 }
 
-/// Sets the norms, the scale of the scores and the bound of the logits, which Gemma 3 shares.
+/// Sets the norms, the factor of the attention scores and the soft cap of the logits, as in Gemma 2 and 3.
 ///
 /// # Errors
 /// When a key is missing or malformed. The message names the key.

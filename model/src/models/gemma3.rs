@@ -1,8 +1,9 @@
 //! Gemma 3, text.
 //!
 //! Paper: Gemma team, 2025 (arXiv 2503.19786). Follows `transformers/models/gemma3/modeling_gemma3.py`. Differences
-//! from Gemma 2: heads of queries and keys are normalised; scores have no soft cap; five layers with a window are
-//! followed by one without; the two kinds have separate rotary parameters (`rope_local_base_freq` in old files).
+//! from Gemma 2: each head of the queries and keys is normalised; attention scores have no soft cap; five layers with a
+//! window are followed by one layer without; layers with and without a window have separate rotary parameters
+//! (`rope_local_base_freq` in old files).
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The sampling defaults in a model's `generation_config.json`.
 //!
-//! Door: [`read`]. As in transformers, only the repetition penalty counts unless `do_sample` is true. `Config` reads
-//! the end-of-sequence tokens.
+//! Door: [`read`]. As in transformers, only the repetition penalty counts unless `do_sample` is true. The
+//! end-of-sequence tokens in the same file are read by [`Config`](super::Config).
 
 use proto::SamplingDefaults;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use super::ModelError;
 
 const FILE: &str = "generation_config.json";
 
-/// Reads the file, if there is one.
+/// Returns the defaults in `json`, the content of the file; no defaults if there is no file.
 ///
 /// # Errors
 /// When the file is malformed. The message names the key, its value and the values allowed.

@@ -1,8 +1,8 @@
 //! The metadata of a GGUF file, translated to the config.json of the same model.
 //!
 //! Door: [`config`]. The names are those of llama.cpp's converter (`gguf-py/gguf/constants.py`,
-//! `convert_hf_to_gguf.py`). The converter omits some numbers that llama.cpp derives from the size of the model; they
-//! are derived in the same way here.
+//! `convert_hf_to_gguf.py`). The converter omits some values that llama.cpp derives from the size of the model; this
+//! file derives them in the same way.
 
 use model_files::{Gguf, GgufValue};
 use serde_json::{Map, Value, json};
@@ -18,7 +18,7 @@ const ARCHITECTURES: [(&str, &str); 6] = [
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
 ];
-/// Key of config.json, and key of the metadata after the name of the architecture.
+/// Keys of config.json, each with its key in the metadata, without the name of the architecture.
 const KEYS: [(&str, &str); 13] = [
     ("attn_logit_softcapping", "attn_logit_softcapping"),
     ("final_logit_softcapping", "final_logit_softcapping"),
@@ -34,14 +34,15 @@ const KEYS: [(&str, &str); 13] = [
     ("rope_theta", "rope.freq_base"),
     ("sliding_window", "attention.sliding_window"),
 ];
-/// Architecture and number of layers of the models that scale queries by `hidden_size / num_attention_heads` and not by
-/// the width of their heads.
+/// The architecture and the number of layers of the models in which `query_pre_attn_scalar` is not the width of a head,
+/// but `hidden_size / num_attention_heads`.
 const SCALED_BY_WIDTH: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 const EMBEDDING: &str = "token_embd.weight";
 const EOS_KEYS: [&str; 3] =
     ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
-/// Returns the config.json of the model; `rope_factors` are the numbers of the tensor `rope_freqs.weight`.
+/// Returns the config.json of the model; `rope_factors` are the values of the tensor `rope_freqs.weight`, if the file
+/// has it.
 ///
 /// # Errors
 /// When the architecture is unknown, the model has experts, its rotary scaling is unknown, or the embedding has no
@@ -55,7 +56,7 @@ pub fn config(gguf: &Gguf, rope_factors: Option<Vec<f32>>) -> Result<Map<String,
         example: "llama",
     })?;
     if file.count("expert_count").is_some_and(|count| count > 0) {
-        return Err(file.unsupported("expert_count", "0 (take the checkpoint in safetensors)"));
+        return Err(file.unsupported("expert_count", "0 (a model with experts needs a checkpoint in safetensors)"));
     }
     let mut config = Map::new();
     let keys = KEYS.into_iter().filter(|(key, _)| file.has_key(key));
@@ -123,8 +124,8 @@ impl Metadata<'_> {
         }
     }
 
-    /// Returns the type of the first layer's query matrix. For a quantized one this is bfloat16, the shorter float with
-    /// the range of f32.
+    /// Returns the type of the first layer's query matrix. If that matrix is quantized, returns bfloat16, the short
+    /// float type with the range of f32.
     fn dtype(self) -> &'static str {
         let first = self.gguf.tensors.iter().find(|tensor| tensor.name == "blk.0.attn_q.weight");
         match first.map(|tensor| tensor.kind) {
@@ -142,7 +143,7 @@ impl Metadata<'_> {
 
     fn rope_scaling(self, factors: Option<Vec<f32>>) -> Result<Option<Value>, ModelError> {
         if let Some(factors) = factors {
-            // The converter stored, for each frequency, the number by which Llama 3's scaling divides it.
+            // For each frequency, the converter has stored the number by which Llama 3's scaling divides it.
             return Ok(Some(json!({"rope_type": "longrope", "attention_factor": 1.0, "factor": 1.0,
                 "short_factor": factors, "long_factor": factors})));
         }
@@ -162,7 +163,7 @@ impl Metadata<'_> {
     fn width_of_heads(self) -> Option<u64> {
         let layers = self.count("block_count")?;
         let is_scaled = SCALED_BY_WIDTH.contains(&(self.architecture, layers));
-        // A model without heads is reported by the reader of `num_attention_heads`.
+        // If the number of heads is 0, the code that reads `num_attention_heads` reports it.
         let width = self.count("embedding_length")?.checked_div(self.count("attention.head_count")?);
         width.filter(|_| is_scaled)
     }

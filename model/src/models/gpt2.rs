@@ -2,8 +2,8 @@
 //!
 //! Paper: Radford et al., 2019. Follows `transformers/models/gpt2/modeling_gpt2.py`. Differences from Llama: positions
 //! are learned vectors instead of rotations; norms are by mean and variance, with bias; the feed-forward network has no
-//! gate; all layers have biases; queries, keys and values are one tensor; matrices are stored `[in, out]`; embeddings
-//! are tied.
+//! gate; all layers have biases; the weights of queries, keys and values are one tensor; matrices are stored `[in,
+//! out]`; embeddings are tied.
 
 use numbers::FloatType;
 

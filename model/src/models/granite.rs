@@ -1,8 +1,8 @@
 //! Granite 3.
 //!
 //! Described in IBM's Granite 3.0 report, 2024. Follows `transformers/models/granite/modeling_granite.py`. Differences
-//! from Llama: the embeddings, the scores and the output of attention and feed-forward network have factors; logits are
-//! divided by `logits_scaling`.
+//! from Llama: the embeddings, the attention scores, and the outputs of attention and feed-forward network are
+//! multiplied by factors; logits are divided by `logits_scaling`.
 
 use numbers::FloatType;
 

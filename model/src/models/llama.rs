@@ -92,7 +92,7 @@ mod tests {
         );
         assert_eq!(
             message(r#", "final_logit_softcapping": 30.0"#),
-            "config.json: final_logit_softcapping is 30.0, only null is supported"
+            "config.json: final_logit_softcapping is 30.0; only null is supported"
         );
         assert_eq!(
             message(r#", "head_dim": "x""#),

@@ -2,8 +2,8 @@
 //!
 //! Paper: Jiang et al., 2023 (arXiv 2310.06825). Follows `transformers/models/mistral/modeling_mistral.py` and
 //! `ministral/modeling_ministral.py`. Differences from Llama: queries attend only to the last `sliding_window` keys, in
-//! the layers that `layer_types` names (Ministral), or in all layers without that key (Mistral); there are no biases.
-//! In Mistral, no layer has a window if `sliding_window` is null.
+//! the layers that `layer_types` marks as sliding (Ministral), or in all layers if that key is missing (Mistral); there
+//! are no biases. Without `layer_types`, no layer has a window if `sliding_window` is null.
 
 use numbers::FloatType;
 

@@ -1,9 +1,10 @@
 //! To add a model architecture:
 //! 1. Copy the nearest file of this folder. Its header names the paper, the Hugging Face source that it follows, and
-//!    the differences from Llama; its code changes only these fields of `decoder`'s description. Add each new key that
-//!    changes the computation to `neutral`, so that the other families refuse it.
+//!    the differences from Llama; its code changes only the corresponding fields of `decoder`'s description. Add each
+//!    new key that changes the computation to `neutral`, so that all other families refuse the key.
 //! 2. Add a row to [`ARCHITECTURES`].
-//! 3. A missing layer goes to `layers/`, a truly new operation to `graph/`; the compiler then names each backend.
+//! 3. A layer that is missing goes to `layers/`, and an operation that is missing to `graph/`. The compiler then
+//!    reports the matches in backends that lack the operation.
 //! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and their names to
 //!    `engine/tests/families.rs`.
 //!
@@ -48,7 +49,8 @@ pub use generation_config::read as sampling_defaults;
 pub use gguf::config as gguf_config;
 pub use quantization::read as quantization;
 
-/// Builds the model that a config describes, with weights of the given type, for one of the given number of ranks.
+/// Builds one rank's part of the model that a config describes. The arguments are the config, the type of the weights
+/// and the number of ranks.
 type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelError>;
 
 /// Pairs of a Hugging Face architecture and its builder.
@@ -82,18 +84,20 @@ const ARCHITECTURES: [(&str, Build); 24] = [
 /// A causal language model as graphs.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// Token ids `[tokens]` → hidden states `[tokens, hidden]` after the last norm. Writes the KV cache.
+    /// From the tokens of a step to hidden states `[tokens, hidden]` after the last norm. The graph also writes the KV
+    /// cache.
     pub decoder: Arc<Graph>,
-    /// Hidden states → logits.
+    /// The output head, from hidden states to logits.
     pub head: Head,
 }
 
-/// The names of the supported architectures.
+/// Returns the names of the supported architectures.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     ARCHITECTURES.iter().map(|(name, _)| *name)
 }
 
-/// Builds one rank's part of the model that `config` describes, by the architecture that it names.
+/// Builds one rank's part of the model that `config` describes, with the builder of the first architecture that
+/// `config` names.
 ///
 /// # Errors
 /// [`ModelError::UnknownArchitecture`] points to the list of supported architectures. The other errors name the key of

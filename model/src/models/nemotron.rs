@@ -3,7 +3,7 @@
 //! Papers: Parmar et al., 2024 (arXiv 2402.16819); Muralidharan et al., 2024 (arXiv 2407.14679). Follows
 //! `transformers/models/nemotron/modeling_nemotron.py` and `arcee/modeling_arcee.py`. Differences from Llama: the
 //! feed-forward network has no gate, and its activation is the squared ReLU. In Nemotron, norms are by mean and
-//! variance and multiply by 1 + weight, and only part of each head is rotated (`partial_rotary_factor`).
+//! variance and multiply by 1 + weight, and only a part of each head is rotated (`partial_rotary_factor`).
 
 use numbers::FloatType;
 

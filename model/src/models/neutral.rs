@@ -1,12 +1,12 @@
 //! Keys of config.json that change the computation of some model, each with the value that changes nothing.
 //!
-//! Door: [`require`]. A family names the keys that it understands; any other of these keys with another value is an
-//! error. So a checkpoint with a variation that its family's file does not know is refused instead of generating
-//! nonsense.
+//! Door: [`require`]. A family names the keys that it understands. All other keys of this list must be absent, null or
+//! neutral, or the checkpoint is refused. Without this check, a checkpoint with a variation that the family's file does
+//! not know would generate nonsense.
 
 use super::{Config, ModelError};
 
-/// Key and neutral value, as JSON.
+/// Pairs of a key and its neutral value, as JSON text.
 const NEUTRAL: [(&str, &str); 43] = [
     ("add_cross_attention", "false"),
     ("alibi", "false"),
@@ -53,7 +53,7 @@ const NEUTRAL: [(&str, &str); 43] = [
     ("use_sliding_window", "false"),
 ];
 
-/// Refuses every key that `understood` does not contain and whose value is not neutral.
+/// Refuses every key of [`NEUTRAL`] that `understood` does not contain and whose value is neither null nor neutral.
 ///
 /// # Errors
 /// When there is such a key. The message names the key, its value and the supported value.
@@ -71,7 +71,7 @@ mod tests {
         let config = Config::parse(br#"{"sliding_window": 8, "mlp_bias": false, "logit_scale": null}"#).unwrap();
         assert!(require(&config, &["sliding_window"]).is_ok());
         let message = require(&config, &["mlp_bias"]).unwrap_err().to_string();
-        assert_eq!(message, "config.json: sliding_window is 8, only null is supported");
+        assert_eq!(message, "config.json: sliding_window is 8; only null is supported");
     }
 
     #[test]

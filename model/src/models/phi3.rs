@@ -1,8 +1,8 @@
 //! Phi 3, 3.5 and 4.
 //!
 //! Papers: Abdin et al., 2024 (arXiv 2404.14219, 2412.08905). Follows `transformers/models/phi3/modeling_phi3.py`.
-//! Differences from Llama: queries, keys and values are one tensor, gate and up another; all layers may have a window;
-//! part of each head may stay unrotated; long contexts use `longrope`.
+//! Differences from Llama: the weights of queries, keys and values are one tensor, and those of gate and up are
+//! another; all layers may have a window; part of each head may stay unrotated; long contexts use `longrope`.
 
 use numbers::FloatType;
 

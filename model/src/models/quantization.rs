@@ -1,7 +1,7 @@
 //! `quantization_config` of config.json, which says how the matrices of a checkpoint are stored.
 //!
-//! Door: [`read`]. Keys that concern only activations, such as `activation_scheme`, are ignored: a model computes with
-//! floats in any case. The tensors of a layer show whether it is quantized.
+//! Door: [`read`]. Keys that concern only activations, such as `activation_scheme`, are ignored, because a model
+//! computes with floats in any case. The names and types of a layer's tensors show whether the layer is quantized.
 //!
 //! | `quant_method` | made by |
 //! |---|---|
@@ -32,7 +32,7 @@ pub fn read(config: &Config) -> Result<Quantization, ModelError> {
         Some("awq") => awq(&config),
         Some("compressed-tensors") => compressed_tensors(&config),
         Some("bitsandbytes") => {
-            let instead = format!("{METHODS} (take the checkpoint that bitsandbytes was applied to)");
+            let instead = format!("{METHODS}, or the original checkpoint without quantization,");
             Err(config.unsupported("quant_method", "bitsandbytes", &instead))
         }
         other => Err(config.unsupported("quant_method", other.unwrap_or("null"), METHODS)),
@@ -76,7 +76,7 @@ fn compressed_tensors(config: &Config) -> Result<Quantization, ModelError> {
     }
 }
 
-/// Returns the `weights` of the only group in `config_groups`.
+/// Returns the object `weights` of the only group in `config_groups`.
 fn group_of_weights(config: &Config) -> Result<Config, ModelError> {
     const GROUPS: &str = "config_groups";
     let groups = config.object(GROUPS)?.cloned().unwrap_or_default();
@@ -99,7 +99,7 @@ fn num_bits(config: &Config, key: &str, supported: &[usize]) -> Result<usize, Mo
     Err(config.unsupported(key, num_bits, &supported.join(" or ")))
 }
 
-/// Rows and columns of each block that has a scale.
+/// Returns the numbers of rows and columns of a block, which has one scale; `None` if config.json does not give them.
 fn block(config: &Config, key: &str) -> Result<Option<[usize; 2]>, ModelError> {
     if !config.has(key) {
         return Ok(None);
@@ -157,14 +157,14 @@ mod tests {
             )
         };
         let cases = [
-            (r#"{"quant_method": "bitsandbytes", "load_in_4bit": true}"#.to_owned(), "quant_method is bitsandbytes, only fp8, fbgemm_fp8, gptq, awq or compressed-tensors (take the checkpoint that bitsandbytes was applied to)"),
+            (r#"{"quant_method": "bitsandbytes", "load_in_4bit": true}"#.to_owned(), "quant_method is bitsandbytes; only fp8, fbgemm_fp8, gptq, awq or compressed-tensors, or the original checkpoint without quantization, is supported"),
             (r#"{"quant_method": "aqlm"}"#.to_owned(), "quantization_config.quant_method is aqlm"),
             ("{}".to_owned(), "quantization_config.quant_method is null"),
-            (r#"{"quant_method": "gptq", "bits": 3}"#.to_owned(), "quantization_config.bits is 3, only 4 or 8"),
+            (r#"{"quant_method": "gptq", "bits": 3}"#.to_owned(), "quantization_config.bits is 3; only 4 or 8"),
             (r#"{"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}"#.to_owned(), "checkpoint_format is marlin"),
-            (r#"{"quant_method": "awq", "bits": 4, "version": "gemv"}"#.to_owned(), "version is gemv, only gemm"),
-            (group(r#"{"num_bits": 4, "symmetric": false}"#), "quantization_config.config_groups.symmetric is false, only true"),
-            (group(r#"{"num_bits": 2}"#), "num_bits is 2, only 4 or 8"),
+            (r#"{"quant_method": "awq", "bits": 4, "version": "gemv"}"#.to_owned(), "version is gemv; only gemm"),
+            (group(r#"{"num_bits": 4, "symmetric": false}"#), "quantization_config.config_groups.symmetric is false; only true"),
+            (group(r#"{"num_bits": 2}"#), "num_bits is 2; only 4 or 8"),
             (r#"{"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {"a": {"weights": {}}}}"#.to_owned(), "format is marlin-24"),
             (r#"{"quant_method": "compressed-tensors", "format": "pack-quantized"}"#.to_owned(), "config_groups is empty"),
             (r#"{"quant_method": "fp8", "weight_block_size": [128]}"#.to_owned(), "weight_block_size is [128.0], expected two positive integers"),

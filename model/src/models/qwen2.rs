@@ -1,8 +1,8 @@
 //! Qwen 2 and 2.5.
 //!
 //! Paper: Yang et al., 2024 (arXiv 2407.10671). Follows `transformers/models/qwen2/modeling_qwen2.py`. Differences from
-//! Llama: queries, keys and values have a bias, the output has none; with `use_sliding_window`, the layers from
-//! `max_window_layers` on have a window.
+//! Llama: queries, keys and values have biases, but the output of attention has none; with `use_sliding_window`, the
+//! layers from `max_window_layers` on have a window.
 
 use numbers::FloatType;
 
@@ -18,7 +18,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.build()
 }
 
-/// Sets the windows of the layers of Qwen's models.
+/// Sets the windows of layers as in Qwen 2 and 3.
 ///
 /// # Errors
 /// When a key is malformed.

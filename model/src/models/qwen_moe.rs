@@ -3,7 +3,7 @@
 //! Described in qwenlm.github.io/blog/qwen-moe and in Yang et al., 2025 (arXiv 2505.09388). Follows
 //! `transformers/models/qwen2_moe/modeling_qwen2_moe.py` and `qwen3_moe/modeling_qwen3_moe.py`. Differences from Qwen 2
 //! and 3: the feed-forward network of most layers (`decoder_sparse_step`, `mlp_only_layers`) is a mixture of experts.
-//! Qwen 2 has an additional, gated expert that sees every token.
+//! Qwen 2 also has a gated, shared expert that reads every token.
 
 use numbers::FloatType;
 

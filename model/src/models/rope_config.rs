@@ -1,11 +1,11 @@
 //! Rotary parameters in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`, which contains both.
 //!
 //! Doors: [`read`] for all layers, [`read_kind`] for models that have parameters for each kind of layer, [`longest`].
-//! Transformers 5 writes `rope_parameters`. An unknown scaling, or an unknown key of one, is an error, never ignored.
+//! Transformers 5 writes `rope_parameters`. An unknown scaling, or an unknown key of a scaling, is an error.
 //!
-//! Transformers recomputes the frequencies of `dynamic`, and chooses those of `longrope`, by the length of each
-//! sequence. Here a row's tokens must not depend on the chunks of its prompt, so both have the frequencies of the
-//! longest sequence that config.json allows.
+//! Transformers recomputes the frequencies of `dynamic`, and chooses the frequencies of `longrope`, by the length of
+//! each sequence. In this server a row's tokens must not depend on the chunks of its prompt, so both scalings use the
+//! frequencies of the longest sequence that config.json allows.
 
 use serde_json::{Map, Value};
 
@@ -34,17 +34,18 @@ const KNOWN_KEYS: [&str; 16] = [
     "type",
 ];
 
-/// Rotary parameters of one kind of layer.
+/// The rotary parameters of one kind of layer: the whole config, and the object `own` with the parameters.
 struct Parameters<'a> {
     config: &'a Config,
     own: Config,
 }
 
-/// Returns the rotary embedding of `config` for heads of `head_dim`. With parameters for each kind of layer, it is that
-/// of `full_attention`.
+/// Returns the rotary embedding of `config` for heads of `head_dim`. If config.json has parameters for each kind of
+/// layer, returns the embedding of `full_attention`.
 ///
 /// # Errors
-/// When the scaling is unknown or lacks a number, or the rotated part is odd. The message names the key and its value.
+/// When the scaling is unknown or lacks a parameter, a value is out of range, or the rotated part of a head has an odd
+/// size. The message names the key and its value.
 pub(super) fn read(config: &Config, head_dim: usize, pairing: Pairing) -> Result<RotarySpec, ModelError> {
     Parameters::new(config)?.spec(head_dim, pairing)
 }
@@ -61,8 +62,8 @@ pub(super) fn read_kind(config: &Config, head_dim: usize, kind: &str) -> Result<
     Parameters { config, own }.spec(head_dim, Pairing::Halves).map(Some)
 }
 
-/// Returns the longest sequence that `config` allows, in tokens: `max_position_embeddings`, or for `dynamic` and `yarn`
-/// the original context times the factor, if that is longer.
+/// Returns the length of the longest sequence that `config` allows, in tokens: `max_position_embeddings`, or for
+/// `dynamic` and `yarn` the original context times the factor, if that is longer.
 ///
 /// # Errors
 /// When the keys are malformed.
@@ -163,7 +164,7 @@ impl<'a> Parameters<'a> {
         Ok(RotaryScaling::LongRope { factors, attention_factor })
     }
 
-    /// Returns `factor`, or the ratio of the longest context to the original one.
+    /// Returns `factor`, or if it is absent the ratio of `max_position_embeddings` to the original context.
     fn factor(&self, original: f64) -> Result<f64, ModelError> {
         match self.own.number("factor")? {
             Some(factor) => Ok(factor),
@@ -171,7 +172,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// The length of the sequences of the first training.
+    /// Returns the length of the sequences of the original training.
     fn original(&self) -> Result<f64, ModelError> {
         match self.number_of_either("original_max_position_embeddings")? {
             Some(original) => Ok(original),
@@ -193,7 +194,7 @@ impl<'a> Parameters<'a> {
         };
         match named {
             Some(name) => Ok(name.to_owned()),
-            // Old checkpoints omit the type only if there is nothing to scale.
+            // Old checkpoints omit the type only if nothing is scaled, and then they also have no factor.
             None if self.own.number("factor")?.is_none() => Ok("default".to_owned()),
             None => Err(ModelError::MissingKey { key: "rope_scaling.rope_type".to_owned() }),
         }
@@ -291,6 +292,6 @@ mod tests {
         let error = read_text(r#"{"rope_scaling": {"rope_type": "abc", "factor": 4.0}}"#).unwrap_err();
         assert_eq!(error, format!(r#"config.json: rope_scaling.rope_type is "abc", expected {KNOWN_TYPES}"#));
         let error = read_text(r#"{"rope_scaling": {"rope_type": "default", "mrope_section": [1, 2]}}"#).unwrap_err();
-        assert_eq!(error, "config.json: rope_scaling.mrope_section is [1,2], only null is supported");
+        assert_eq!(error, "config.json: rope_scaling.mrope_section is [1,2]; only null is supported");
     }
 }

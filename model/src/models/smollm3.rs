@@ -1,8 +1,8 @@
 //! SmolLM 3.
 //!
 //! Described in huggingface.co/blog/smollm3; layers without positions are from Yang et al., 2025 (arXiv 2501.18795).
-//! Follows `transformers/models/smollm3/modeling_smollm3.py`. Differences from Llama: every fourth layer has no
-//! positions (`no_rope_layers` has a 0 for it), layers may have a window, and embeddings are tied.
+//! Follows `transformers/models/smollm3/modeling_smollm3.py`. Differences from Llama: every fourth layer has no rotary
+//! positions (marked by a 0 in `no_rope_layers`), layers may have a window, and embeddings are tied.
 
 use numbers::FloatType;
 
@@ -33,7 +33,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.build()
 }
 
-/// Returns, for each layer, true if it has positions.
+/// Returns, for each layer, true if it has rotary positions.
 fn layers_with_rotary(config: &Config, num_layers: usize) -> Result<Vec<bool>, ModelError> {
     let interval = config.size_or("no_rope_layer_interval", 4)?;
     if !config.has("no_rope_layers") {

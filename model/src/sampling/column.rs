@@ -1,4 +1,4 @@
-//! Columns: the numbers that a sampler reads of each row.
+//! Columns: the parameters that samplers read, with one number for each row.
 //!
 //! Door: [`Column`]. The file of a processor owns the columns that it reads; [`columns`](super::columns) lists all of
 //! them.
@@ -7,13 +7,14 @@ use proto::SamplingParams;
 
 use crate::graph::{DType, Input};
 
-/// One number per row that samples.
+/// A sampling parameter, or another number, with one value for each row that samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
     /// The name in graphs, unique among columns.
     pub name: &'static str,
     of: Of,
-    /// True if only a draw reads the column. A greedy row then has the value of [`SamplingParams::greedy`].
+    /// True if only random sampling reads the column. For a greedy row the column then has the value of
+    /// [`SamplingParams::greedy`].
     is_of_draws: bool,
 }
 
@@ -25,7 +26,7 @@ pub(super) struct ColumnRow<'a> {
     pub(super) num_generated: u32,
 }
 
-/// A number of a row.
+/// The value of a column for one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
     /// Single precision.
@@ -36,7 +37,7 @@ pub enum Number {
     U32(u32),
 }
 
-/// The function that computes the number of a row, with its type.
+/// The function that computes a column's value for a row; the variant gives the type of the value.
 #[derive(Debug, Clone, Copy)]
 enum Of {
     F32(fn(&ColumnRow<'_>) -> f32),
@@ -45,22 +46,24 @@ enum Of {
 }
 
 impl Column {
-    /// A column of floats.
+    /// Returns a column of floats.
     pub(super) const fn f32(name: &'static str, of: fn(&ColumnRow<'_>) -> f32) -> Self {
         Self { name, of: Of::F32(of), is_of_draws: false }
     }
 
-    /// A column of numbers of tokens, as i32. A limit of 2^31 tokens or more becomes `i32::MAX`, which limits nothing.
+    /// Returns a column of limits, each a number of tokens, as i32. A limit of 2^31 tokens or more becomes `i32::MAX`,
+    /// which limits nothing.
     pub(super) const fn limit(name: &'static str, of: fn(&ColumnRow<'_>) -> u32) -> Self {
         Self { name, of: Of::Limit(of), is_of_draws: false }
     }
 
-    /// A column of unsigned 32-bit integers.
+    /// Returns a column of unsigned 32-bit integers.
     pub(super) const fn u32(name: &'static str, of: fn(&ColumnRow<'_>) -> u32) -> Self {
         Self { name, of: Of::U32(of), is_of_draws: false }
     }
 
-    /// Returns the same column, neutral for greedy rows.
+    /// Marks the column as read only by random sampling: for greedy rows it has the value of
+    /// [`SamplingParams::greedy`].
     pub(super) const fn of_draws(self) -> Self {
         Self { is_of_draws: true, ..self }
     }
@@ -75,7 +78,7 @@ impl Column {
         Input::Sampling { name: self.name, dtype }
     }
 
-    /// Returns the number of a row.
+    /// Returns the column's value for a row.
     pub(super) fn number(&self, row: &ColumnRow<'_>) -> Number {
         let neutral = SamplingParams::greedy();
         let is_neutral = self.is_of_draws && row.params.is_greedy;
@@ -89,7 +92,7 @@ impl Column {
 }
 
 impl Number {
-    /// Returns the 32 bits of the number.
+    /// Returns the bit pattern of the number.
     pub fn bits(self) -> u32 {
         match self {
             Self::F32(number) => number.to_bits(),

@@ -1,7 +1,7 @@
 //! The sampling parameters of a step's rows as columns, in the layout that devices read.
 //!
-//! Door: [`SamplingInputs`]. Columns that only draws read have neutral values for greedy rows. So a graph with all
-//! processors chooses the same token for a greedy row as the row's own graph.
+//! Door: [`SamplingInputs`]. Columns that only random sampling reads have neutral values for greedy rows. So a graph
+//! with all processors chooses the same token for a greedy row as the row's own graph.
 
 use proto::SamplingParams;
 
@@ -9,14 +9,14 @@ use super::column::{ColumnRow, Number};
 use super::columns;
 use crate::fingerprint::Fingerprint;
 
-/// One entry per row that samples, in each of [`columns`].
+/// The values of all [`columns`], with one entry for each row that samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingInputs {
     columns: Vec<Vec<Number>>,
 }
 
 impl Default for SamplingInputs {
-    /// No rows.
+    /// Returns columns without rows.
     fn default() -> Self {
         Self { columns: columns().map(|_| Vec::new()).collect() }
     }
@@ -36,12 +36,12 @@ impl SamplingInputs {
         fingerprint.numbers(self.columns.iter().flatten().map(|number| u64::from(number.bits())))
     }
 
-    /// The values of each of [`columns`], each `[rows]`.
+    /// Returns the values of all [`columns`], in their order, each `[rows]`.
     pub fn columns(&self) -> &[Vec<Number>] {
         &self.columns
     }
 
-    /// The values of one column, `[rows]`.
+    /// Returns the values of the column `name`, `[rows]`.
     ///
     /// # Panics
     /// When no column has this name.

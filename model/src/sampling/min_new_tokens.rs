@@ -1,4 +1,4 @@
-//! The least number of new tokens: a row may not end before it has generated them.
+//! The minimum number of new tokens: a row may not end before it has generated that many.
 //!
 //! Door: [`PROCESSOR`]. The rule is that of transformers' `MinNewTokensLengthLogitsProcessor`. The end-of-sequence
 //! tokens are data of the step, not of the graph, so a compiled program does not depend on `generation_config.json`.

@@ -1,9 +1,9 @@
-//! To add a sampling parameter: a file with its column, the function from scores to scores that reads it, and the
-//! processor that names both, as in `min_p.rs`; and the processor's place in [`PROCESSORS`]. A parameter that no
-//! processor reads has its column in `choice.rs`. `proto/src/sampling.rs` has the whole recipe.
+//! To add a sampling parameter, add a file that contains its column, the function from scores to scores that reads the
+//! column, and the processor that names both, as in `min_p.rs`. Then add the processor to [`PROCESSORS`]. A parameter
+//! that no processor reads has its column in `choice.rs`. `proto/src/sampling.rs` has the whole recipe.
 //!
 //! The files here build the graphs from logits to a token, which run on the device after the model. A row runs only the
-//! processors that it needs: [`Samplers`] keeps one graph per set of them. A processor with its neutral value
+//! processors that it needs: [`Samplers`] keeps one graph per set of processors. A processor with its neutral value
 //! changes no bit, so a device that compiles graphs ahead of time runs a [`BatchSampler`] for all rows of a batch.
 
 mod allowed_tokens;
@@ -44,22 +44,22 @@ struct Demand<'a> {
     is_masked: bool,
 }
 
-/// One change of the scores before the choice.
+/// One change of the scores before the choice of a token.
 struct Processor {
     /// The columns that the processor reads.
     columns: &'static [Column],
     /// True if the processor leaves the row's scores unchanged.
     is_off: fn(&Demand<'_>) -> bool,
-    /// The least sampler of a batch that contains the processor. Processors of `Drawing` do not apply to greedy rows.
+    /// The least [`BatchSampler`] that contains the processor. Processors of `Drawing` do not apply to greedy rows.
     least: BatchSampler,
-    /// Scores `[rows, vocab]` → scores.
+    /// Adds the processor to a graph: scores `[rows, vocab]` → changed scores.
     apply: fn(&mut Graph, Value) -> Result<Value, GraphError>,
 }
 
 /// The processors in the order of TGI: penalties see the model's logits; temperature comes before the processors that
-/// read probabilities; each of those reads the scores that the one before left. The processors that TGI lacks are
-/// ordered as elsewhere: the presence penalty after the frequency penalty (vLLM), the others as in transformers'
-/// `GenerationMixin._get_logits_processor`.
+/// read probabilities; each of those reads the scores that the previous one left. Processors that TGI lacks are in the
+/// order of other implementations: the presence penalty after the frequency penalty (vLLM), the rest as in
+/// transformers' `GenerationMixin._get_logits_processor`.
 const PROCESSORS: [Processor; 12] = [
     watermark::PROCESSOR,
     logit_bias::PROCESSOR,
@@ -81,7 +81,8 @@ pub fn columns() -> impl Iterator<Item = Column> {
     [choice::IS_GREEDY].into_iter().chain(of_processors).chain(choice::COLUMNS)
 }
 
-/// True if rows with these parameters read the tokens before the last one.
+/// True if rows with these parameters may read tokens before the last one: if they need penalties, or processors that
+/// read arrays of tokens.
 pub fn looks_back(params: &SamplingParams) -> bool {
     let row = Demand { params, is_masked: false };
     PROCESSORS.iter().any(|processor| processor.least >= Penalising && processor.is_on(&row))
@@ -101,7 +102,8 @@ fn token_counts(graph: &mut Graph, scores: Value, scope: TokenScope) -> Value {
 }
 
 /// Keeps the tokens with the smallest keys whose probabilities together reach `mass`, and those that tie with the last
-/// one. Sets the scores of the others to minus infinity. A mass of 1 keeps all tokens, however the sum is rounded.
+/// one. Sets the scores of the other tokens to minus infinity. A mass of 1 keeps all tokens, even if rounding errors
+/// make their sum differ from 1.
 fn keep_mass(
     graph: &mut Graph,
     scores: Value,

@@ -1,6 +1,7 @@
-//! The graphs of samplers: one per set of processors for rows that run alone, four for batches.
+//! The graphs of samplers. A device that runs rows one by one has a graph for each combination of processors, choice
+//! and report in use; a device that runs batches has four graphs.
 //!
-//! Doors: [`Samplers`] for a device that runs each row's own graph, [`BatchSampler`] for one that compiles graphs
+//! Doors: [`Samplers`] for a device that runs each row's own graph, [`BatchSampler`] for a device that compiles graphs
 //! ahead of time.
 
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use super::choice::{self, Choice};
 use super::{Demand, PROCESSORS};
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 
-/// The graphs that rows sample with. Each is built when first requested.
+/// The graphs with which rows sample. Each graph is built when it is first requested.
 #[derive(Debug)]
 pub struct Samplers {
     vocab_size: usize,
@@ -22,7 +23,7 @@ pub struct Samplers {
 /// The processors, choice and report of a sampler's graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Variant {
-    /// True for each of [`PROCESSORS`] that runs.
+    /// For each of [`PROCESSORS`], true if it is part of the graph.
     processors: [bool; PROCESSORS.len()],
     choice: Choice,
     reports_top_tokens: bool,
@@ -33,9 +34,9 @@ struct Variant {
 pub enum BatchSampler {
     /// Greedy rows without penalties.
     Greedy,
-    /// Greedy and drawn rows without penalties.
+    /// Greedy rows and rows that sample at random, without penalties.
     Drawing,
-    /// Penalties and top tokens as well.
+    /// As `Drawing`, with penalties and the report of top tokens.
     Penalising,
     /// All processors, including those that read arrays of tokens. Only steps with this sampler send such arrays.
     Everything,
@@ -45,7 +46,7 @@ impl BatchSampler {
     /// All samplers, the least first.
     pub const ALL: [Self; 4] = [Self::Greedy, Self::Drawing, Self::Penalising, Self::Everything];
 
-    /// Returns the least sampler for `params`, in steps without a mask.
+    /// Returns the least sampler that can sample a row with `params` in a step without a mask.
     pub fn of(params: &SamplingParams) -> Self {
         let choice = if params.is_greedy { Self::Greedy } else { Self::Drawing };
         let report = if params.top_n_tokens > 0 { Self::Penalising } else { Self::Greedy };
@@ -69,7 +70,8 @@ impl BatchSampler {
         }
     }
 
-    /// Returns the graph, with the arguments and outputs of [`Samplers::graph`].
+    /// Returns the sampler's graph, with the arguments and outputs of [`Samplers::graph`], and with top tokens from
+    /// `Penalising` on.
     pub fn graph(self, vocab_size: usize) -> Result<Arc<Graph>, GraphError> {
         let processors = PROCESSORS.each_ref().map(|processor| processor.least <= self);
         let choice = if self == Self::Greedy { Choice::Best } else { Choice::EachItsOwn };
@@ -78,7 +80,7 @@ impl BatchSampler {
 }
 
 impl Samplers {
-    /// Samplers for a vocabulary of `vocab_size` tokens.
+    /// Returns samplers for a vocabulary of `vocab_size` tokens. No graph is built yet.
     pub fn new(vocab_size: usize) -> Self {
         Self { vocab_size, graphs: HashMap::new() }
     }

@@ -1,14 +1,15 @@
-//! Temperature: a low one sharpens the distribution, a high one flattens it.
+//! Temperature: a low temperature sharpens the distribution, a high temperature flattens it.
 //!
-//! Door: [`PROCESSOR`]. Greedy rows run it only in a batch that compiles one sampler for all, with a temperature of 1.
+//! Door: [`PROCESSOR`]. A greedy row runs the processor only where one compiled sampler serves all rows of a batch, and
+//! then with a temperature of 1.
 
 use super::BatchSampler::Drawing;
 use super::{Column, Processor};
 use crate::graph::{Binary, Graph, GraphError, Value};
 
-/// The range of temperatures. Beyond it the distribution no longer changes: below, only the best token is left, or the
-/// best ones if several are equal; above, all tokens are equally likely. Devices may flush numbers near the ends of
-/// their range, and quotients of them, to zero.
+/// Temperatures are clamped to this range. Outside it the distribution no longer changes: below it only the best token
+/// (or several equal ones) is left, above it all tokens are equally likely. The range is narrower than that of f32,
+/// because devices may flush very small numbers and quotients to zero.
 const DISTINCT: (f32, f32) = (1e-20, 1e20);
 
 const TEMPERATURE: Column =
@@ -18,9 +19,9 @@ const TEMPERATURE: Column =
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[TEMPERATURE], is_off: |row| row.params.temperature == 1.0, least: Drawing, apply };
 
-/// A score becomes (s − best) / temperature. Subtracting one number from all scores does not change the distribution,
-/// and the quotient of the best is 0 at any temperature, while s / temperature could be infinite. A temperature of 1
-/// changes no bit.
+/// Changes a score s to (s − best) / temperature. Subtracting one number from all scores does not change the
+/// distribution, and the quotient of the best is 0 at any temperature, while s / temperature could be infinite. A
+/// temperature of 1 changes no bit.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let temperature = graph.input(TEMPERATURE.input()); // [rows]
     let best = graph.arg_max(scores)?; // [rows]

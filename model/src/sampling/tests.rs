@@ -1,6 +1,6 @@
-//! The graphs of samplers, as printed text.
+//! Tests of the graphs of samplers, as printed text.
 //!
-//! The numbers that they compute are tested where they are executed, in `cpu/src/tests/mod.rs`.
+//! The values that the graphs compute are tested where graphs are executed, in `cpu/src/tests/mod.rs`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

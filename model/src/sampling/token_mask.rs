@@ -7,22 +7,23 @@ use std::sync::Arc;
 /// A set of tokens of a vocabulary. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenMask {
-    /// Bit `i % 32` of word `i / 32` is token i; bits after the vocabulary are 0.
+    /// Bit `i % 32` of word `i / 32` is 1 if the mask contains token i; bits after the vocabulary are 0.
     words: Arc<[u32]>,
 }
 
 impl TokenMask {
-    /// The length of a mask in bytes.
+    /// Returns the length of a mask in bytes.
     pub fn num_bytes(vocab_size: usize) -> usize {
         vocab_size.div_ceil(8)
     }
 
-    /// The length of a mask in words.
+    /// Returns the length of a mask in words of 32 bits.
     pub fn num_words(vocab_size: usize) -> usize {
         vocab_size.div_ceil(32)
     }
 
-    /// The tokens i for which bit `i % 8` of byte `i / 8` is set. Bits after the vocabulary are ignored.
+    /// Returns the mask of the tokens i for which bit `i % 8` of byte `i / 8` is set. Bits after the vocabulary are
+    /// ignored.
     pub fn new(bytes: &[u8], vocab_size: usize) -> Self {
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         let mut words: Vec<u32> = bytes.chunks(4).map(word).collect();
@@ -40,13 +41,14 @@ impl TokenMask {
         self.words.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
     }
 
-    /// The tokens of the mask, ascending.
+    /// Returns the tokens of the mask in ascending order.
     pub fn tokens(&self) -> impl Iterator<Item = usize> {
         let bits = |word: u32| (0..32).filter(move |bit| word >> bit & 1 == 1);
         self.words.iter().enumerate().flat_map(move |(index, word)| bits(*word).map(move |bit| 32 * index + bit))
     }
 
-    /// The [`num_words`](Self::num_words) words of the mask; bit `i % 32` of word `i / 32` is token i.
+    /// The [`num_words`](Self::num_words) words of the mask; bit `i % 32` of word `i / 32` is 1 if the mask contains
+    /// token i.
     pub fn words(&self) -> &[u32] {
         &self.words
     }

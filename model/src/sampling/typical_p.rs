@@ -13,7 +13,7 @@ pub(super) const PROCESSOR: Processor =
     Processor { columns: &[TYPICAL_P], is_off: |row| row.params.typical_p == 1.0, least: Drawing, apply };
 
 /// With log-probabilities L and entropy H, keeps tokens in the order of |−L − H| until their probabilities together
-/// reach `typical_p`, and those that tie with the last one. Sets the scores of the others to minus infinity.
+/// reach `typical_p`, and those that tie with the last one. Sets the scores of the other tokens to minus infinity.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let typical_p = graph.input(TYPICAL_P.input()); // [rows]
     let zero = graph.constant(0.0); // []

@@ -1,5 +1,6 @@
 //! Watermark (Kirchenbauer et al., 2023): after each token, a part of the vocabulary is green, and green tokens are
-//! likelier. A reader who knows which tokens are green finds more of them in a generated text than by chance.
+//! likelier. A reader who knows which tokens are green finds more of them in a watermarked text than chance would
+//! produce.
 //!
 //! Door: [`PROCESSOR`]. As in TGI, the previous token seeds the choice of green tokens, and the watermark runs before
 //! all other processors. TGI permutes the vocabulary with torch's generator; here a hash decides which tokens are

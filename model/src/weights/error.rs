@@ -23,29 +23,29 @@ pub enum WeightsError {
     Files(#[from] ModelFilesError),
     #[error("{INDEX_FILE} {problem}")]
     Index { problem: String },
-    #[error("map {file} into memory: {source}")]
+    #[error("{file} cannot be mapped into memory: {source}")]
     Map { file: String, source: std::io::Error },
     #[error("{file} is not a complete safetensors file: {source}")]
     Header { file: String, source: SafeTensorError },
-    #[error("{file} is a pointer of Git LFS, not the file that it stands for; fetch that with `git lfs pull`")]
+    #[error("{file} is a pointer of Git LFS, not the file that it stands for; fetch the file with `git lfs pull`")]
     Pointer { file: String },
     #[error("{files} has no tensor {tensor}")]
     MissingTensor { files: String, tensor: String },
     #[error("tensor {tensor} is both in {} and in {}", files[0], files[1])]
     Twice { tensor: String, files: [String; 2] },
-    #[error("tensor {tensor} of {file} has shape {found:?}, config.json asks for {expected:?}")]
+    #[error("tensor {tensor} of {file} has shape {found:?}, but config.json requires {expected:?}")]
     Shape { tensor: String, file: String, found: Vec<usize>, expected: Vec<usize> },
-    #[error("tensor {tensor} of {file} is {found}, supported are F32, F16 and BF16")]
+    #[error("tensor {tensor} of {file} is {found}; only F32, F16 and BF16 are supported")]
     DType { tensor: String, file: String, found: StoredType },
-    #[error("tensor {tensor} of {file} is {found}, quantization_config asks for {expected}")]
+    #[error("tensor {tensor} of {file} is {found}, but quantization_config requires {expected}")]
     QuantizedType { tensor: String, file: String, found: StoredType, expected: &'static str },
     #[error(
-        "tensor {tensor} of {file} has type {kind} and shape {shape:?}; known are F32, F16, BF16, Q4_0 to Q8_0 and Q2_K to Q6_K"
+        "tensor {tensor} of {file} has type {kind} and shape {shape:?}; supported are F32, F16, BF16, Q4_0 to Q8_0 and Q2_K to Q6_K, in rows of whole blocks"
     )]
     Block { tensor: String, file: String, kind: u32, shape: Vec<usize> },
     #[error("{file} ends before its tensor {tensor} does; it is not complete")]
     Truncated { tensor: String, file: String },
-    #[error("tensor {tensor} of {file} names group {group}; it has {num_groups} groups, counted from 0")]
+    #[error("tensor {tensor} of {file} names group {group}, but there are only {num_groups} groups, counted from 0")]
     Group { tensor: String, file: String, group: i64, num_groups: usize },
     #[error("tensor {tensor} is {dtype} and {first}; tensors that form one weight must have one type")]
     MixedTypes { tensor: String, dtype: FloatType, first: String },

@@ -1,7 +1,7 @@
 //! The tensors of a GGUF file, under their names in a Hugging Face checkpoint.
 //!
-//! Doors: [`places`], [`rope_factors`]. Blocks of quantized numbers are decoded by candle. A block type that candle
-//! does not know is an error that names the tensor.
+//! Doors: [`places`], [`rope_factors`]. Candle decodes blocks of quantized values. A block type that candle does not
+//! know is an error that names the tensor.
 
 use candle_core::quantized::GgmlDType;
 use model_files::Gguf;
@@ -11,7 +11,7 @@ use super::{StoredType, TensorPlace, WeightsError};
 /// Prefix in the file, and prefix in a checkpoint, of the tensors outside of layers.
 const SINGLE: [(&str, &str); 3] =
     [("output.", "lm_head."), ("output_norm.", "model.norm."), ("token_embd.", "model.embed_tokens.")];
-/// Prefixes of the tensors of each layer.
+/// The same prefixes for the tensors of each layer.
 const LAYER: [(&str, &str); 11] = [
     ("attn_k.", "self_attn.k_proj."),
     ("attn_k_norm.", "self_attn.k_norm."),
@@ -25,7 +25,7 @@ const LAYER: [(&str, &str); 11] = [
     ("ffn_norm.", "post_attention_layernorm."),
     ("ffn_up.", "mlp.up_proj."),
 ];
-/// Prefixes that differ in models with norms after each part of a layer.
+/// Prefixes that differ in models with norms after attention and after the feed-forward network.
 const LAYER_WITH_POST_NORMS: [(&str, &str); 3] = [
     ("ffn_norm.", "pre_feedforward_layernorm."),
     ("post_attention_norm.", "post_attention_layernorm."),
@@ -33,7 +33,8 @@ const LAYER_WITH_POST_NORMS: [(&str, &str); 3] = [
 ];
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// Returns all tensors with their names in a checkpoint; a tensor without such a name keeps its own.
+/// Returns the places of all tensors, under their names in a Hugging Face checkpoint. A tensor that is not in the
+/// tables above keeps its name.
 ///
 /// # Errors
 /// [`WeightsError::Block`] or [`WeightsError::Truncated`], with the tensor's own name.
@@ -59,7 +60,7 @@ pub(super) fn places(gguf: &Gguf, file: &str, file_len: usize) -> Result<Vec<(St
             (end <= file_len).then_some(start..end)
         });
         let truncated = || WeightsError::Truncated { tensor: tensor.name.clone(), file: file.to_owned() };
-        // The converter adds the 1 that Gemma adds to its norm weights at run time.
+        // The converter has added the 1 that Gemma adds to its norm weights at run time, so it is subtracted here.
         let is_raised = architecture.starts_with("gemma") && tensor.name.ends_with("norm.weight");
         let stored = StoredType::Blocks { kind, added: if is_raised { -1.0 } else { 0.0 } };
         let place = TensorPlace { file: 0, stored, shape: tensor.shape.clone(), range: range.ok_or_else(truncated)? };
@@ -80,7 +81,7 @@ pub fn rope_factors(gguf: &Gguf) -> Result<Option<Vec<f32>>, WeightsError> {
     checkpoint.all_floats(ROPE_FACTORS).map(Some)
 }
 
-/// Returns the name in a checkpoint.
+/// Returns the name that the tensor `own` has in a Hugging Face checkpoint, or `own` if it is in no table.
 fn name(own: &str, has_post_norms: bool) -> String {
     let renamed = |table: &[(&str, &str)], prefix: &str, own: &str| {
         let row = table.iter().find(|(from, _)| own.starts_with(from))?;
@@ -97,7 +98,7 @@ fn name(own: &str, has_post_norms: bool) -> String {
     found.unwrap_or_else(|| own.to_owned())
 }
 
-/// Returns candle's type for a number of `ggml_type`.
+/// Returns candle's type for a number of `ggml_type`; `None` if it is not supported.
 fn kind(number: u32) -> Option<GgmlDType> {
     Some(match number {
         0 => GgmlDType::F32,

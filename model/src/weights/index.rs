@@ -1,6 +1,6 @@
 //! `model.safetensors.index.json`: the list of files of a large checkpoint.
 //!
-//! Door: [`file_names`]. The files themselves tell which tensors they contain.
+//! Door: [`file_names`]. Only the names of the files are read, because the files themselves list their tensors.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::WeightsError;
 
-/// Names of the files in `weight_map`, each once.
+/// Returns the names of the files in `weight_map`, each once.
 ///
 /// # Errors
 /// When the index is not JSON, has no `weight_map`, or names a file outside of the model's directory.

@@ -1,9 +1,11 @@
 //! The tensors of a checkpoint: safetensors files on disk, mapped into memory, or bytes of the executable.
 //!
 //! Doors: [`Checkpoint::open`], then [`Checkpoint::read`] for each [`WeightSpec`] of a graph and each rank. An error
-//! names the file and the tensor. The errors are: a file is cut short; a tensor is missing, is in two files, has
-//! another shape or type than the model expects, or contains an infinity or a NaN. Only parts that are not contiguous
-//! are copied, and only tensors that are not stored as floats are converted; the backend does the rest.
+//! names the file, and the tensor if one is at fault. Errors include: a file is cut short; a tensor is missing, is in
+//! two files, has another shape or type than the model expects, or contains an infinity or a NaN. A part is borrowed
+//! from the file if the weight is a whole tensor of floats and the part is a range of its rows without padding;
+//! otherwise the part is copied. Only tensors that are not stored as floats are converted here; the backend converts
+//! the rest.
 
 mod encoding;
 mod error;
@@ -36,7 +38,7 @@ const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 /// The first bytes of a Git LFS pointer, which stands for a large file that was not fetched.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
-/// Checkpoint files of other formats, which are never read.
+/// Checkpoint files in Python's pickle format, which are never read, and the index of such files.
 const PICKLES: [&str; 3] = ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"];
 
 /// The open weight files of one model, safetensors or GGUF.
@@ -56,9 +58,10 @@ struct WeightsFile {
 /// The type in which a tensor is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum StoredType {
-    /// Numbers, one after another.
+    /// Elements, one after another.
     Plain(Dtype),
-    /// Blocks of a GGUF file, which may contain one number each; `added` is added to each element.
+    /// Blocks of elements, as in GGUF files; a block may contain a single element. `added` is added to each decoded
+    /// element.
     Blocks { kind: GgmlDType, added: f32 },
 }
 
@@ -75,8 +78,8 @@ impl Checkpoint {
     /// `model.safetensors.index.json` lists, and reads the headers.
     ///
     /// # Errors
-    /// When there is none of these, a listed file is missing, a file is malformed or cut short, or two files have the
-    /// same tensor.
+    /// When the model has none of these files, a listed file is missing, a file is malformed or cut short, or two files
+    /// have the same tensor.
     pub fn open(model_files: &ModelFiles, quantization: Quantization) -> Result<Self, WeightsError> {
         if let Some(gguf) = model_files.gguf()? {
             return Self::of_gguf(&gguf);
@@ -99,7 +102,7 @@ impl Checkpoint {
     /// Opens a GGUF file.
     ///
     /// # Errors
-    /// When the file cannot be mapped, is cut short, or has a tensor of an unknown type.
+    /// When the file cannot be mapped, is cut short, or has a tensor of an unsupported type or shape.
     pub fn of_gguf(gguf: &Gguf) -> Result<Self, WeightsError> {
         let name = gguf.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = WeightsFile::open(name, FileLocation::Path(gguf.path.clone()))?;
@@ -107,11 +110,11 @@ impl Checkpoint {
         Ok(Self { files: vec![file], tensors, quantization: Quantization::None })
     }
 
-    /// Calls `take` with the part that `rank` has of the weight `spec`.
+    /// Calls `take` with the part that `rank` has of the weight `spec`, and returns its result.
     ///
     /// # Errors
     /// When a tensor of the weight is missing, has another shape, or is stored in an unknown way; when `take` fails;
-    /// and, checked after `take`, when a number that it read is infinite or NaN.
+    /// and, checked after `take`, when a value that `take` read is infinite or NaN.
     pub fn read<T, E: From<WeightsError>>(
         &self,
         spec: &WeightSpec,
@@ -124,7 +127,7 @@ impl Checkpoint {
             None => Ok(taken),
             Some(index) => {
                 let tensor = spec.tensors()[index].clone();
-                // A weight stored as integers has no tensor of that name.
+                // A weight that is stored as integers has no tensor of that name, so all files are named.
                 let file = self.find(&tensor).map_or_else(|| self.file_names(), |place| self.file_name(place));
                 Err(WeightsError::NotFinite { tensor, file }.into())
             }
@@ -155,7 +158,7 @@ impl Checkpoint {
         let place = self.place(name)?;
         if let (StoredType::Blocks { kind, added }, None) = (place.stored, place.stored.float()) {
             self.check_shape(name, place, shape)?;
-            // A vector is read as a column.
+            // A vector is read as a matrix with one column.
             let num_columns = shape.get(1).copied().unwrap_or(1);
             return Ok(StoredTensor::Encoded(Encoded::Blocks(Blocks {
                 num_columns,
@@ -169,7 +172,8 @@ impl Checkpoint {
         Ok(StoredTensor::Floats { dtype, pages: self.pages(place) })
     }
 
-    /// The type of the tensor of floats whose name sorts first: the checkpoint's type if config.json has none.
+    /// Returns the type of the tensor of floats whose name sorts first, or f32 if there is none. It serves as the
+    /// checkpoint's type if config.json has no type.
     pub fn dtype(&self) -> FloatType {
         let floats = self.tensors.iter().filter_map(|(name, place)| Some((name, place.stored.float()?)));
         floats.min_by_key(|(name, _)| name.as_str()).map_or(FloatType::F32, |(_, dtype)| dtype)
@@ -201,8 +205,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Finds a tensor. Also tries the name without its first part, such as `model.`, which checkpoints of models
-    /// without a head lack.
+    /// Finds a tensor. If the name is not in the checkpoint, tries it without its first part, such as `model.`, because
+    /// that part is missing in checkpoints of models without an output head.
     fn find(&self, tensor: &str) -> Option<&TensorPlace> {
         let bare = || tensor.split_once('.').and_then(|(_, bare)| self.tensors.get(bare));
         self.tensors.get(tensor).or_else(bare)

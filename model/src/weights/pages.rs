@@ -1,13 +1,13 @@
 //! Bytes of a checkpoint's files, and the memory that reading them takes.
 //!
-//! Doors: [`FileBytes`], [`Pages`]. Pages that were read go back to the system when a [`Pages`] is dropped, or every
-//! few MiB while it is read: weights that were converted and packed are not kept twice.
+//! Doors: [`FileBytes`], [`Pages`]. Pages that were read are returned to the system when a [`Pages`] is dropped, or
+//! every few MiB while a tensor is read, so that weights that were converted and packed are not in memory twice.
 
 use std::ops::Range;
 
 use super::mmap::MappedFile;
 
-/// Number of bytes read before their pages are given back.
+/// After this many bytes are read, their pages are returned to the system.
 const GIVE_BACK_BYTES: usize = 4 << 20;
 
 /// The bytes of a file.
@@ -17,7 +17,7 @@ pub(super) enum FileBytes {
     Mapped(MappedFile),
 }
 
-/// A range of a file whose pages are given back on drop.
+/// A range of a file. Dropping it returns the range's pages to the system.
 #[derive(Debug)]
 pub(super) struct Pages<'a> {
     pub(super) file: &'a FileBytes,
@@ -25,7 +25,7 @@ pub(super) struct Pages<'a> {
 }
 
 impl FileBytes {
-    /// The whole file.
+    /// Returns the bytes of the whole file.
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Embedded(bytes) => bytes,
@@ -35,22 +35,23 @@ impl FileBytes {
 }
 
 impl<'a> Pages<'a> {
-    /// The bytes of the range.
+    /// Returns the bytes of the range.
     pub(super) fn bytes(&self) -> &'a [u8] {
         &self.file.bytes()[self.range.clone()]
     }
 
-    /// A range within this one.
+    /// Returns a range within this one; `range` counts from this one's start.
     pub(super) fn part(&self, range: Range<usize>) -> Self {
         Self { file: self.file, range: self.range.start + range.start..self.range.start + range.end }
     }
 
-    /// True if this range ends at the byte `start` of `pages`.
+    /// True if this range ends where the byte `start` of `pages` begins.
     pub(super) fn ends_at(&self, pages: &Self, start: usize) -> bool {
         std::ptr::eq(self.file, pages.file) && self.range.end == pages.range.start + start
     }
 
-    /// Extends the range. When it is at least [`GIVE_BACK_BYTES`] long, gives its pages back and empties it.
+    /// Extends the range by `num_bytes`. If the range is then at least [`GIVE_BACK_BYTES`] long, returns its pages to
+    /// the system and makes it empty.
     pub(super) fn pass(&mut self, num_bytes: usize) {
         self.range.end += num_bytes;
         if self.range.len() >= GIVE_BACK_BYTES {

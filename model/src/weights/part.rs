@@ -1,4 +1,5 @@
-//! A rank's part of a weight, read by rows: borrowed from the file if they are contiguous there, else gathered.
+//! A rank's part of a weight, read by rows. Rows are borrowed from the file if the weight is a whole tensor of floats
+//! that ranks split by rows, and no padding is needed; otherwise they are gathered into new memory.
 //!
 //! Doors: [`TensorPart::rows`], [`TensorPart::all`]. The part records the first tensor in which it reads an infinity or
 //! a NaN.
@@ -18,8 +19,8 @@ use crate::graph::{Section, Source, WeightPart, WeightSpec};
 pub struct TensorPart<'a> {
     /// The type of the elements.
     pub dtype: FloatType,
-    /// The whole tensors in their files. Dropping them gives back all their pages, also those mapped around the parts
-    /// read.
+    /// The whole tensors in their files. When they are dropped, all their pages are returned to the system, including
+    /// neighbouring pages that the kernel mapped along with the parts that were read.
     tensors: Vec<StoredTensor<'a>>,
     layout: Layout,
     part: WeightPart,
@@ -27,7 +28,7 @@ pub struct TensorPart<'a> {
     num_rows: usize,
     /// The number of elements of a row of the weight.
     row_len: usize,
-    /// The number of elements of one index of the dimension that ranks split.
+    /// The number of elements at one index of the dimension that ranks split.
     index_len: usize,
     /// The index of the first tensor in which an infinity or a NaN was read.
     not_finite: OnceLock<usize>,
@@ -36,11 +37,11 @@ pub struct TensorPart<'a> {
 /// The location of the rows of a weight.
 #[derive(Debug, Clone, Copy)]
 enum Layout {
-    /// One after another in a tensor.
+    /// The rows are one after another in a tensor.
     Rows,
-    /// Among the rows of a tensor, `len` in each group.
+    /// The rows are some rows of a tensor: `len` of them in each of its groups.
     Section { section: Section, len: usize },
-    /// The columns of a transposed tensor, `len` of each group.
+    /// The rows are some columns of a transposed tensor: `len` of them in each of its groups.
     Columns { section: Section, len: usize },
     /// Each row is a tensor of its own.
     Stack,
@@ -49,13 +50,13 @@ enum Layout {
 /// Some rows of a part, that is, some indices of its first dimension.
 #[derive(Debug)]
 pub struct TensorRows<'a> {
-    /// Little-endian elements, the last dimension fastest; not aligned.
+    /// Little-endian elements in row-major order. The bytes may be unaligned.
     pub bytes: Cow<'a, [u8]>,
     _pages: Option<Pages<'a>>,
 }
 
 impl<'a> TensorPart<'a> {
-    /// The part that `rank` has of the weight `spec`, which consists of `tensors`, all of one type.
+    /// Returns the part that `rank` has of the weight `spec`, which consists of `tensors`. The tensors have one type.
     pub(super) fn new(tensors: Vec<StoredTensor<'a>>, spec: &WeightSpec, rank: usize) -> Self {
         let part = spec.part(rank);
         let len_below = |dim: usize| spec.shape.iter().skip(dim + 1).product::<usize>();
@@ -71,12 +72,12 @@ impl<'a> TensorPart<'a> {
         }
     }
 
-    /// All rows.
+    /// Reads all rows.
     pub fn all(&self) -> TensorRows<'a> {
         self.rows(0..self.num_rows)
     }
 
-    /// Reads the rows with these indices.
+    /// Reads the rows with these indices; indices beyond the weight give rows of zeros.
     pub fn rows(&self, rows: Range<usize>) -> TensorRows<'a> {
         let WeightPart { dim, start, len, .. } = self.part;
         match self.layout {
@@ -97,7 +98,7 @@ impl<'a> TensorPart<'a> {
         TensorRows { bytes, _pages: Some(pages) }
     }
 
-    /// Returns the index of a tensor in which an infinity or a NaN was read, if there is one.
+    /// Returns the index of the first tensor in which an infinity or a NaN was read, if there is one.
     pub(super) fn not_finite(&self) -> Option<usize> {
         self.not_finite.get().copied()
     }
@@ -129,8 +130,8 @@ impl<'a> TensorPart<'a> {
         TensorRows { bytes: Cow::Owned(gathered), _pages: reader.rest() }
     }
 
-    /// Reads rows that are columns of a tensor. Pages stay mapped until the whole part is dropped, as every row reads
-    /// from all of the tensor.
+    /// Reads rows that are columns of a tensor. Pages stay in memory until the whole part is dropped, because the
+    /// elements of every row are spread over the whole tensor.
     fn gather_columns(&self, rows: Range<usize>, section: Section, group_len: usize) -> TensorRows<'a> {
         let WeightPart { dim, start, len, padding } = self.part;
         let size = self.element_bytes();
@@ -140,7 +141,7 @@ impl<'a> TensorPart<'a> {
             (0..self.num_rows, start..start + len, padding * size)
         };
         let stored_row_len = section.num_groups * section.group_rows;
-        let stored = self.tensors[0].floats().expect("Checkpoint::read refuses what is encoded here").bytes();
+        let stored = self.tensors[0].floats().expect("Checkpoint::read refuses encoded transposes").bytes();
         let mut gathered = Vec::with_capacity(rows.len() * (own_columns.len() * size + padding_bytes));
         for row in rows {
             let row = own_rows.start + row;

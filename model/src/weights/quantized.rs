@@ -1,6 +1,7 @@
 //! Finds the tensors of an encoded matrix, which have other names than the tensor that the model requests.
 //!
-//! Door: [`find`]. The names follow from the checkpoint's [`Quantization`], the sizes of groups from shapes.
+//! Door: [`find`]. The checkpoint's [`Quantization`] determines the names, and the shapes of the tensors determine the
+//! sizes of groups.
 
 use safetensors::Dtype;
 
@@ -8,10 +9,10 @@ use super::encoding::{Encoded, Integers, Packing, Scaled, ScaledType, Words, zer
 use super::{Checkpoint, StoredType, TensorPlace, WeightsError};
 use crate::graph::Quantization;
 
-/// The bits of AWQ's integers.
+/// The number of bits of AWQ's integers.
 const AWQ_BITS: usize = 4;
 
-/// Returns the matrix `name`, if it is not stored as floats.
+/// Returns the matrix `name` if the checkpoint stores it quantized, or `None` if it does not.
 pub(super) fn find<'a>(
     checkpoint: &'a Checkpoint,
     name: &str,
@@ -41,7 +42,8 @@ struct Matrix<'a, 'n> {
 }
 
 impl<'a> Matrix<'a, '_> {
-    /// Reads `weight`, of bytes, and `weight_scale_inv` or `weight_scale`.
+    /// Returns the matrix that is stored as `weight`, with one byte per element, and `weight_scale_inv` or
+    /// `weight_scale`.
     fn scaled(self, block: Option<[usize; 2]>) -> Result<Option<Encoded<'a>>, WeightsError> {
         let (num_rows, num_columns) = (self.num_rows, self.num_columns);
         let Some((name, weight)) = self.find("weight") else { return Ok(None) };
@@ -70,7 +72,7 @@ impl<'a> Matrix<'a, '_> {
         Ok(Some(Encoded::Scaled(Scaled { num_columns, bytes, stored, block, scales })))
     }
 
-    /// Reads `qweight`, `qzeros`, `scales` and, if there is one, `g_idx`.
+    /// Returns the matrix that is stored as `qweight`, `qzeros`, `scales` and, optionally, `g_idx`.
     fn grouped(self, packing: Packing, num_bits: usize, zero_offset: u32) -> Result<Option<Encoded<'a>>, WeightsError> {
         let Some((name, words)) = self.find("qweight") else { return Ok(None) };
         let per_word = u32::BITS as usize / num_bits;
@@ -93,7 +95,7 @@ impl<'a> Matrix<'a, '_> {
         Ok(Some(Encoded::Integers(Integers { num_rows, num_columns, packing, num_bits, words, groups, scales, zeros })))
     }
 
-    /// Reads `weight_packed`, `weight_scale` and, if there is one, `weight_g_idx`.
+    /// Returns the matrix that is stored as `weight_packed`, `weight_scale` and, optionally, `weight_g_idx`.
     fn packed(self, num_bits: usize) -> Result<Option<Encoded<'a>>, WeightsError> {
         let Some((name, words)) = self.find("weight_packed") else { return Ok(None) };
         let (num_rows, num_columns) = (self.num_rows, self.num_columns);
@@ -110,8 +112,8 @@ impl<'a> Matrix<'a, '_> {
         Ok(Some(Encoded::Integers(Integers { num_rows, num_columns, packing, num_bits, words, groups, scales, zeros })))
     }
 
-    /// Returns the group of each column, from the tensor `name`. Without that tensor, groups are consecutive columns,
-    /// equally many in each.
+    /// Returns the group of each column, from the tensor `name`. Without that tensor, each group consists of equally
+    /// many consecutive columns, except that the last group may be shorter.
     fn groups(self, name: &str, num_groups: usize) -> Result<Vec<u32>, WeightsError> {
         let group_len = self.num_columns.div_ceil(num_groups);
         let Some((name, place)) = self.find(name) else {

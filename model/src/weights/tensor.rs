@@ -1,6 +1,6 @@
 //! One tensor of a checkpoint: floats as stored in a file, or an encoded matrix from which floats are computed.
 //!
-//! Door: [`StoredTensor`]. Elements are numbered in the order in which a file of floats stores them.
+//! Door: [`StoredTensor`]. The index of an element is its index in row-major order.
 
 use std::ops::Range;
 
@@ -9,14 +9,14 @@ use numbers::FloatType;
 use super::encoding::Encoded;
 use super::pages::Pages;
 
-/// A tensor. Nothing of it is read yet.
+/// A tensor, of which no element has been read yet.
 #[derive(Debug)]
 pub(super) enum StoredTensor<'a> {
     Floats { dtype: FloatType, pages: Pages<'a> },
     Encoded(Encoded<'a>),
 }
 
-/// Reads a tensor from front to back, and gives back the pages that it has passed.
+/// Reads a tensor from front to back, and returns the pages that it has read to the system.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     passed: Option<Pages<'a>>,
@@ -24,7 +24,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> StoredTensor<'a> {
-    /// The type of the elements as read.
+    /// Returns the type of the elements after reading.
     pub(super) fn dtype(&self) -> FloatType {
         match self {
             Self::Floats { dtype, .. } => *dtype,
@@ -46,8 +46,8 @@ impl<'a> Reader<'a> {
         Self { passed: None, floats: Vec::new() }
     }
 
-    /// Appends the bytes `kept` of the elements `elements`, where `kept` counts from the first of them. The elements of
-    /// an encoded matrix must be whole rows.
+    /// Reads the range `elements` and appends the range `kept` of their bytes, counted from the first of these
+    /// elements, to `bytes`. In an encoded matrix, `elements` must be whole rows.
     pub(super) fn append(
         &mut self,
         tensor: &StoredTensor<'a>,
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the pages that were read last and are not given back yet.
+    /// Returns the pages that were read last and have not been returned to the system yet.
     pub(super) fn rest(self) -> Option<Pages<'a>> {
         self.passed
     }

@@ -1,4 +1,4 @@
-//! Tests with checkpoints written on the spot: one file, several files, and malformed ones.
+//! Tests with checkpoints that each test writes itself: one file, several files, and malformed files.
 //!
 //! Every error must name the file, and the tensor if one is at fault.
 
@@ -57,8 +57,8 @@ fn tensors_are_found_and_checked() {
     assert_eq!(a.rows(1..2).bytes[..3], [6, 7, 8]);
     let message = |name: &str, shape: &[usize]| checkpoint.part(&spec(name, shape), 0).unwrap_err().to_string();
     assert_eq!(message("d", &[1]), "model.safetensors has no tensor d");
-    assert_eq!(message("b", &[5]), "tensor b of model.safetensors has shape [4], config.json asks for [5]");
-    assert_eq!(message("c", &[1]), "tensor c of model.safetensors is I64, supported are F32, F16 and BF16");
+    assert_eq!(message("b", &[5]), "tensor b of model.safetensors has shape [4], but config.json requires [5]");
+    assert_eq!(message("c", &[1]), "tensor c of model.safetensors is I64; only F32, F16 and BF16 are supported");
 }
 
 #[test]
@@ -84,7 +84,8 @@ fn sections_are_rows_of_every_group() {
     let directory = tempfile::tempdir().unwrap();
     write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![8, 2])]);
     let checkpoint = open(directory.path()).unwrap();
-    // Two groups of four rows; the section is the second and third row of each. A row has four bytes.
+    // The tensor has two groups of four rows. The section is the second and third row of each group. A row has four
+    // bytes.
     let section = Section { num_groups: 2, group_rows: 4, first: 1 };
     let source = Source::Section { tensor: "a".to_owned(), section };
     let section = |partition, num_ranks| {
@@ -98,13 +99,13 @@ fn sections_are_rows_of_every_group() {
     assert_eq!(section(Partition::Row, 2)[1], [6, 10, 22, 26].map(|first| run(first, 2)).concat());
     let missing = WeightSpec { source: source.clone(), ..spec("a.part", &[6, 2]) };
     let message = checkpoint.part(&WeightSpec { shape: vec![4, 3], ..missing }, 0).unwrap_err().to_string();
-    assert_eq!(message, "tensor a of model.safetensors has shape [8, 2], config.json asks for [8, 3]");
+    assert_eq!(message, "tensor a of model.safetensors has shape [8, 2], but config.json requires [8, 3]");
 }
 
 #[test]
 fn columns_become_rows() {
     let directory = tempfile::tempdir().unwrap();
-    // [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]] with two bytes each: 2n, 2n + 1.
+    // The tensor is [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]. Element n has the two bytes 2n and 2n + 1.
     write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![3, 4])]);
     let checkpoint = open(directory.path()).unwrap();
     let elements = |indices: &[u8]| indices.iter().flat_map(|n| [2 * n, 2 * n + 1]).collect::<Vec<u8>>();

@@ -1,4 +1,4 @@
-//! Blocks of numbers as in GGUF files, decoded by candle: Q4_0 to Q8_0, Q2_K to Q6_K, and floats.
+//! Matrices of blocks as in GGUF files, decoded by candle: Q4_0 to Q8_0, Q2_K to Q6_K, and floats.
 //!
 //! Door: [`Blocks`].
 
@@ -10,13 +10,13 @@ use candle_core::quantized::GgmlDType;
 
 use crate::weights::pages::Pages;
 
-/// A matrix whose rows are blocks, or a vector of floats as a column.
+/// A matrix whose rows consist of blocks, or a vector of floats as a matrix with one column.
 #[derive(Debug)]
 pub(in crate::weights) struct Blocks<'a> {
     pub(in crate::weights) num_columns: usize,
     pub(in crate::weights) bytes: Pages<'a>,
     pub(in crate::weights) kind: GgmlDType,
-    /// The number added to each decoded number.
+    /// The number that is added to each decoded element.
     pub(in crate::weights) added: f32,
 }
 

@@ -1,8 +1,10 @@
-//! Integers of 4 or 8 bits in words of 32, with a scale and maybe a zero for each row and group of columns.
+//! Integers of 4 or 8 bits, packed into words of 32 bits, with a scale and a zero point for each row and group of
+//! columns.
 //!
-//! Door: [`Integers`]. An element is (q - z) · s. Rows are the outputs of a linear layer, columns its inputs. n
-//! integers fit into a word. Three forms are read: GPTQ (Frantar et al., 2022; AutoGPTQ), AWQ (Lin et al., 2023;
-//! AutoAWQ's GEMM) and the packed form of compressed-tensors, whose z is half of the range.
+//! Door: [`Integers`]. The value of an element is (q - z) · s, with the integer q, the zero point z and the scale s.
+//! Rows are the outputs of a linear layer, columns its inputs. Three forms are read: GPTQ (Frantar et al., 2022;
+//! AutoGPTQ), AWQ (Lin et al., 2023; AutoAWQ's GEMM) and the packed form of compressed-tensors, whose z is always half
+//! of the range. In the table, n is the number of integers in a word.
 //!
 //! | form | tensors | a word, lowest bits first |
 //! |---|---|---|
@@ -20,11 +22,11 @@ const AWQ_PLACES: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// The order of the integers in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::weights) enum Packing {
-    /// A word contains inputs; an output is a column of words.
+    /// A word contains several inputs of one output; an output is a column of words.
     Gptq,
-    /// A word contains outputs.
+    /// A word contains one input of several outputs.
     Awq,
-    /// A word contains inputs; an output is a row of words.
+    /// A word contains several inputs of one output; an output is a row of words.
     Rows,
 }
 
@@ -34,14 +36,14 @@ pub(in crate::weights) struct Integers<'a> {
     pub(in crate::weights) num_rows: usize,
     pub(in crate::weights) num_columns: usize,
     pub(in crate::weights) packing: Packing,
-    /// Bits of an integer, 4 or 8.
+    /// The number of bits of an integer, 4 or 8.
     pub(in crate::weights) num_bits: usize,
     pub(in crate::weights) words: Pages<'a>,
     /// The group of each column.
     pub(in crate::weights) groups: Vec<u32>,
     /// The scale of each group and row, `[groups, rows]`.
     pub(in crate::weights) scales: Vec<f32>,
-    /// The zero of each group and row, `[groups, rows]`.
+    /// The zero point of each group and row, `[groups, rows]`.
     pub(in crate::weights) zeros: Vec<f32>,
 }
 
@@ -76,8 +78,8 @@ impl Integers<'_> {
     }
 }
 
-/// Returns the zeros `[groups, rows]` of a tensor `[groups, words]` of GPTQ or AWQ. Each is `offset` larger than
-/// stored, as the older of GPTQ's two formats stores one less.
+/// Returns the zero points `[groups, rows]` that a tensor `[groups, words]` of GPTQ or AWQ stores. Each zero point is
+/// `offset` larger than the stored number, because the older of GPTQ's two formats stores the zero point minus one.
 pub(in crate::weights) fn zeros(
     words: Words<'_>,
     packing: Packing,
@@ -99,7 +101,7 @@ pub(in crate::weights) fn zeros(
 #[derive(Debug, Clone, Copy)]
 pub(in crate::weights) struct Words<'a> {
     pub(in crate::weights) bytes: &'a [u8],
-    /// Bits of an integer, 4 or 8.
+    /// The number of bits of an integer, 4 or 8.
     pub(in crate::weights) num_bits: usize,
 }
 

@@ -1,8 +1,8 @@
-//! Matrices that are not stored as floats, but as numbers of at most one byte, with scales beside them.
+//! Matrices that are not stored as plain floats. Most are stored as elements of at most one byte, with scales.
 //!
 //! Door: [`Encoded`], whose rows are read as f32. The form of a matrix follows from `quantization_config` of
-//! config.json and the names of its tensors; each form has a file that describes these. Only weights are read: settings
-//! for the quantization of activations are ignored.
+//! config.json and the names of its tensors; the file of each form describes its tensors. Only weights are read:
+//! settings for the quantization of activations are ignored.
 
 mod blocks;
 mod integers;
@@ -14,7 +14,7 @@ pub(super) use blocks::Blocks;
 pub(super) use integers::{Integers, Packing, Words, zeros};
 pub(super) use scaled::{Scaled, ScaledType};
 
-/// A matrix `[rows, columns]`.
+/// A matrix `[rows, columns]`, encoded in one of three forms.
 #[derive(Debug)]
 pub(super) enum Encoded<'a> {
     Scaled(Scaled<'a>),
@@ -23,7 +23,7 @@ pub(super) enum Encoded<'a> {
 }
 
 impl Encoded<'_> {
-    /// The length of a row, in elements.
+    /// Returns the length of a row, in elements.
     pub(super) fn num_columns(&self) -> usize {
         match self {
             Self::Scaled(matrix) => matrix.num_columns,

@@ -1,9 +1,9 @@
-//! Numbers of one byte with a scale for each block.
+//! Elements of one byte (int8 or fp8), with a scale for each block of the matrix.
 //!
-//! Door: [`Scaled`]. An element is its number times its block's scale, whatever the name of the scale's tensor. The
-//! forms are fp8 of DeepSeek and Qwen (`weight` and `weight_scale_inv` of blocks), fp8 of FBGEMM and compressed-tensors
-//! (`weight_scale` of rows, or of the whole matrix), and int8 of compressed-tensors. The 8-bit floats are E4M3 and E5M2
-//! of OCP's *8-bit Floating Point Specification*.
+//! Door: [`Scaled`]. The value of an element is the stored number times the scale of its block, even if the scale's
+//! tensor is called `weight_scale_inv`. The forms are fp8 of DeepSeek and Qwen (`weight` and `weight_scale_inv` of
+//! blocks), fp8 of FBGEMM and compressed-tensors (`weight_scale` of rows, or of the whole matrix), and int8 of
+//! compressed-tensors. The 8-bit floats are E4M3 and E5M2 of OCP's *8-bit Floating Point Specification*.
 
 use std::ops::Range;
 
@@ -20,13 +20,13 @@ pub(in crate::weights) enum ScaledType {
     Float8E5M2,
 }
 
-/// A matrix of bytes, and scales `[rows / block, columns / block]`, both rounded up.
+/// A matrix of bytes, and scales `[rows / block rows, columns / block columns]`, with both quotients rounded up.
 #[derive(Debug)]
 pub(in crate::weights) struct Scaled<'a> {
     pub(in crate::weights) num_columns: usize,
     pub(in crate::weights) bytes: Pages<'a>,
     pub(in crate::weights) stored: ScaledType,
-    /// Rows and columns of a block.
+    /// The numbers of rows and columns of a block.
     pub(in crate::weights) block: [usize; 2],
     pub(in crate::weights) scales: Vec<f32>,
 }

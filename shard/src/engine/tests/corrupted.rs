@@ -206,12 +206,12 @@ const CASES: [(&str, Damage, &str); 35] = [
                 parts.set(K_PROJ, "shape", json!(shape));
             })
         },
-        "tensor model.layers.0.self_attn.k_proj.weight of model.safetensors has shape [64, 16], config.json asks for [16, 64]",
+        "tensor model.layers.0.self_attn.k_proj.weight of model.safetensors has shape [64, 16], but config.json requires [16, 64]",
     ),
     (
         "integers",
         |dir| rewrite(dir, |parts| parts.set(Q_PROJ, "dtype", json!("I32"))),
-        "q_proj.weight of model.safetensors is I32, supported are F32, F16 and BF16",
+        "q_proj.weight of model.safetensors is I32; only F32, F16 and BF16 are supported",
     ),
     (
         "not a number",
@@ -281,7 +281,7 @@ const CASES: [(&str, Damage, &str); 35] = [
                 parts.set("model.layers.0.self_attn.q_proj.qweight", "shape", json!([64, 8]));
             })
         },
-        "tensor model.layers.0.self_attn.q_proj.qweight of model.safetensors has shape [64, 8], config.json asks for [8, 64]",
+        "tensor model.layers.0.self_attn.q_proj.qweight of model.safetensors has shape [64, 8], but config.json requires [8, 64]",
     ),
     (
         "a group that is not there",
@@ -291,7 +291,7 @@ const CASES: [(&str, Damage, &str); 35] = [
                 parts.data[start..start + 4].copy_from_slice(&(-1_i32).to_le_bytes());
             })
         },
-        "q_proj.g_idx of model.safetensors names group -1; it has 2 groups, counted from 0",
+        "q_proj.g_idx of model.safetensors names group -1, but there are only 2 groups, counted from 0",
     ),
     (
         "a scale of gptq that is not a number",
@@ -312,7 +312,7 @@ const CASES: [(&str, Damage, &str); 35] = [
                 parts.add("model.layers.0.self_attn.k_proj.weight_scale_inv", ("F32", &[4, 1]), 0x3f80_0000);
             })
         },
-        "k_proj.weight_scale_inv of model.safetensors has shape [4, 1], config.json asks for [1, 4]",
+        "k_proj.weight_scale_inv of model.safetensors has shape [4, 1], but config.json requires [1, 4]",
     ),
     (
         "fp8 that is not a number",
