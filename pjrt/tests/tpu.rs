@@ -1,7 +1,7 @@
-//! Tests of the wrapper with libtpu on a machine without a TPU: topologies and compilation. They need the plugin, see
-//! `plugins`.
+//! Tests of the wrapper with libtpu on a machine without a TPU: topologies and compilation. They need libtpu, which
+//! `plugins` finds.
 //!
-//! libtpu reads its environment once, so each test runs its body in a child of this process with the environment set.
+//! libtpu reads its environment only once, so each test runs its body in a child process with these variables set.
 
 mod plugins;
 
@@ -14,9 +14,9 @@ use pjrt::{
 };
 
 const PLUGIN: plugins::Wanted = plugins::Wanted { variable: "HILO_TPU_PLUGIN", file_name: "libtpu.so" };
-/// Set in a child of this process.
+/// The environment variable that is set in the child processes.
 const CHILD: &str = "PJRT_TEST_CHILD";
-/// Variables that keep libtpu quiet and quick if there is no TPU.
+/// Environment variables that keep libtpu quiet and quick on a machine without a TPU.
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
     ("TPU_SKIP_MDS_QUERY", "1"),
@@ -25,7 +25,8 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ("TPU_WORKER_HOSTNAMES", "localhost"),
 ];
 
-/// Runs `body` in a child process that runs this one test.
+/// Runs `body` with the opened plugin in a child process, which runs only the test `test`. Without libtpu, `body` does
+/// not run.
 fn with_plugin(test: &str, body: impl FnOnce(&Arc<Plugin>)) {
     let Some(path) = plugins::path(PLUGIN) else { return };
     if std::env::var_os(CHILD).is_some() {
@@ -45,7 +46,7 @@ fn topology(plugin: &Arc<Plugin>, name: &str) -> Topology {
     Topology::new(plugin, name, &[]).expect("a topology")
 }
 
-/// `c + a b`. The output reuses the memory of the last argument.
+/// Compiles `c + a b`, where `a b` is a matrix product. The output reuses the memory of `c`.
 fn matmul(topology: &Topology, options: &CompileOptions) -> Result<Executable, Error> {
     let text = b"module @mm { func.func @main(%a: tensor<256x512xbf16>, %b: tensor<512x128xbf16>,
         %c: tensor<256x128xf32> {tf.aliasing_output = 0 : i32}) -> tensor<256x128xf32> {

@@ -1,5 +1,5 @@
-//! Tests of uploads and downloads: lent memory lives until the transfer has ended, in whatever order values are
-//! dropped.
+//! Tests of uploads and downloads: memory that is lent to the plugin exists until the transfer has ended, in whatever
+//! order values are dropped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -157,5 +157,5 @@ fn devices_of_another_client_are_refused() {
     let [one, two] = [(); 2].map(|()| Client::new(&plugin, &[]).expect("a fake client"));
     let host = HostSlice::new(ElementType::U8, &[1], &[1]).expect("one byte");
     let error = one.upload(host, &two.devices()[0]).expect_err("refused");
-    assert_eq!(error.to_string(), "upload to a device of another client");
+    assert_eq!(error.to_string(), "the device of an upload belongs to another client");
 }

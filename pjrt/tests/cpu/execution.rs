@@ -1,4 +1,4 @@
-//! Tests of donation, several devices and several threads.
+//! Tests of donation, of execution on several devices, and of execution on several threads.
 
 use pjrt::{Argument, CompileOptions, Device, ExecuteOptions};
 

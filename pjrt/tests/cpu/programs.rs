@@ -1,4 +1,4 @@
-//! Tests of the facts about plugins, programs and topologies, and of errors for wrong ones.
+//! Tests of the facts that plugins, programs and topologies report, and of errors.
 
 use std::path::Path;
 use std::sync::Arc;

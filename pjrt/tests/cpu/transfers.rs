@@ -1,4 +1,4 @@
-//! Tests that arrays go to a device and back, and that lent memory is returned.
+//! Tests of copying arrays to a device and back, and of releasing the memory that was lent.
 
 use std::sync::mpsc;
 
@@ -17,7 +17,7 @@ impl AsRef<[u8]> for Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        // A test that failed no longer has a receiver.
+        // If the test has failed, there is no receiver.
         let _unheard = self.1.send(());
     }
 }
@@ -27,7 +27,7 @@ fn every_element_type_goes_there_and_back_and_adds() {
     let Some(client) = client() else { return };
     let device = &client.addressable_devices()[0];
     for element_type in ElementType::all() {
-        // The bytes of 1 and of 1 + 1, or of true.
+        // The bytes of 1 and of 1 + 1. For booleans, the bytes of true and of true or true.
         let (one, two): (&[u8], &[u8]) = match element_type {
             ElementType::Pred => (&[1], &[1]),
             ElementType::S4 | ElementType::S8 | ElementType::U8 => (&[1], &[2]),
