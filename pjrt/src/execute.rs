@@ -36,7 +36,7 @@ impl Argument<'_> {
 #[derive(Debug, Clone, Default)]
 pub struct ExecuteOptions {
     /// The number of the launch, with which the runtime detects that hosts launch programs in different orders. 0 if
-    /// the launch has no number.
+    /// the launch is not numbered.
     pub launch_id: i32,
     /// The device to launch on. A portable executable requires this option, and a launch for each device that runs the
     /// program. `None` launches on all devices of the executable.
