@@ -23,7 +23,7 @@ use crate::program::mlir_program;
 /// A client: a plugin's connection to the devices of this process.
 ///
 /// A client occupies its devices until all clones of it, and all buffers, executables, events and devices made from it,
-/// have been dropped. They may be dropped in any order. A client is cheap to clone.
+/// have been dropped. All of these may be dropped in any order. A client is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
 

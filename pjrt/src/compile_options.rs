@@ -39,7 +39,7 @@ pub struct CompileOptions {
 pub enum EffortLevel {
     /// The least effort.
     O0,
-    /// Quick to compile.
+    /// Little effort, for short compile times.
     O1,
     /// The usual effort.
     O2,

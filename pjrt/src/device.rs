@@ -208,7 +208,7 @@ impl Device {
     /// Queries the statistics of the device's memory.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin does not report them.
+    /// An error with [`Error::is_unimplemented`] if the plugin does not report them.
     pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
         let unset = OptionalI64::default();
         let arguments = DeviceMemoryStats {
@@ -239,11 +239,12 @@ impl Device {
         })
     }
 
-    /// Makes the earliest execution with this launch id fail with an error, if the execution has not ended. So a
-    /// healthy shard can abandon a step when another shard has died. Returns true if there was such an execution.
+    /// Makes the earliest execution with this launch id fail with an error, if the execution has not ended. With this
+    /// function, a healthy shard can abandon a step when another shard has died. Returns true if there was such an
+    /// execution.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin does not support it.
+    /// An error with [`Error::is_unimplemented`] if the plugin does not support it.
     pub fn poison_execution(&self, launch_id: i32, code: Code, message: &str) -> Result<bool, Error> {
         let arguments = DevicePoisonExecution {
             device: self.raw(),

@@ -169,7 +169,7 @@ impl Executable {
     /// between plugins.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin has no estimates.
+    /// An error with [`Error::is_unimplemented`] if the plugin has no estimates.
     pub fn cost_analysis(&self) -> Result<Vec<(String, Value)>, Error> {
         let arguments =
             ExecutableGetCostAnalysis { executable: self.raw(), num_properties: 0, properties: std::ptr::null() };
@@ -183,7 +183,7 @@ impl Executable {
     /// messages) and its bytes.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin cannot return the program.
+    /// An error with [`Error::is_unimplemented`] if the plugin cannot return the program.
     pub fn optimized_program(&self) -> Result<(String, Vec<u8>), Error> {
         let mut program =
             Struct::new(Program { code: std::ptr::null_mut(), code_size: 0, format: std::ptr::null(), format_size: 0 });

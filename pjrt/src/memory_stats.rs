@@ -41,7 +41,7 @@ impl Executable {
     /// the memory of all of them.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin does not report this memory.
+    /// An error with [`Error::is_unimplemented`] if the plugin does not report this memory.
     pub fn memory_stats(&self) -> Result<CompiledMemoryStats, Error> {
         let arguments = ExecutableMemoryStats {
             executable: self.raw(),

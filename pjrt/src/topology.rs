@@ -35,7 +35,7 @@ impl Client {
     /// The topology of all devices of the client.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin has no topologies.
+    /// An error with [`Error::is_unimplemented`] if the plugin has no topologies.
     pub fn topology(&self) -> Result<Topology, Error> {
         let arguments = ClientTopologyDescription { client: self.raw(), topology: std::ptr::null_mut() };
         // SAFETY: `self` keeps the client alive.
@@ -50,8 +50,8 @@ impl Topology {
     /// devices.
     ///
     /// # Errors
-    /// The plugin's error for an invalid name or option, or [`Error::is_unimplemented`] if the plugin cannot create
-    /// topologies by name.
+    /// The plugin's error for an invalid name or option, or an error with [`Error::is_unimplemented`] if the plugin
+    /// cannot create topologies by name.
     pub fn new(plugin: &Arc<Plugin>, name: &str, options: &[(&str, Value)]) -> Result<Self, Error> {
         let options = Options::new(options);
         let arguments = TopologyCreate {

@@ -1,7 +1,8 @@
 //! Tests of the wrapper with libtpu on a machine without a TPU: topologies and compilation. They need libtpu, which
 //! `plugins` finds.
 //!
-//! libtpu reads its environment only once, so each test runs its body in a child process with these variables set.
+//! libtpu reads its environment only once, so each test runs its body in a child process with the variables in
+//! `ENVIRONMENT`.
 
 mod plugins;
 
@@ -63,19 +64,19 @@ fn topologies_tell_their_devices() {
         assert!(plugin.api_version() >= (0, 90));
         assert!(plugin.extensions().contains(&ExtensionKind::TpuTopology));
         let topology = topology(plugin, "v5e:2x2");
-        assert_eq!(topology.platform_name().expect("told"), "tpu");
-        assert!(topology.platform_version().expect("told").contains("TPU"));
-        let devices = topology.device_descriptions().expect("told");
-        let coords: Vec<_> = devices.iter().map(|device| device.coords().expect("told").to_vec()).collect();
+        assert_eq!(topology.platform_name().expect("reported"), "tpu");
+        assert!(topology.platform_version().expect("reported").contains("TPU"));
+        let devices = topology.device_descriptions().expect("reported");
+        let coords: Vec<_> = devices.iter().map(|device| device.coords().expect("reported").to_vec()).collect();
         assert_eq!(coords, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]);
         assert!(devices.iter().all(|device| device.kind == "TPU v5 lite"));
-        let attributes = topology.attributes().expect("told");
+        let attributes = topology.attributes().expect("reported");
         let memory = attributes.iter().find(|(name, _)| name == "device_memory_bytes_limit").map(|(_, value)| value);
         assert!(memory.and_then(Value::as_i64).is_some_and(|bytes| bytes > 15 << 30), "{attributes:?}");
         assert_eq!(topology.default_layout(ElementType::Bf16, &[256, 512]).unwrap().to_string(), "{1,0:T(8,128)(2,1)}");
         let other = Topology::new(plugin, "v5e:2x4", &[("num_slices", Value::I64(1))]).expect("a topology");
-        assert_ne!(topology.fingerprint().expect("told"), other.fingerprint().expect("told"));
-        assert_ne!(topology.serialize().expect("told"), other.serialize().expect("told"));
+        assert_ne!(topology.fingerprint().expect("reported"), other.fingerprint().expect("reported"));
+        assert_ne!(topology.serialize().expect("reported"), other.serialize().expect("reported"));
         let error = Topology::new(plugin, "v5e:1x3", &[]).expect_err("no such slice");
         assert!(error.to_string().contains("v5e:1x3"), "{error}");
     });
@@ -87,20 +88,20 @@ fn programs_compile_without_a_device() {
         let topology = topology(plugin, "v5e:2x2");
         let executable = matmul(&topology, &CompileOptions::partitioned(&[0])).expect("a program");
         drop(topology);
-        let stats = executable.memory_stats().expect("told");
+        let stats = executable.memory_stats().expect("reported");
         assert_eq!((stats.argument_bytes, stats.output_bytes, stats.alias_bytes), (524_288, 131_072, 131_072));
         assert!(stats.peak_bytes.is_some_and(|bytes| bytes >= stats.argument_bytes));
-        assert!(stats.generated_code_bytes > 0 && executable.size_of_generated_code().expect("told") > 0);
-        let cost = executable.cost_analysis().expect("told");
+        assert!(stats.generated_code_bytes > 0 && executable.size_of_generated_code().expect("reported") > 0);
+        let cost = executable.cost_analysis().expect("reported");
         let flops = cost.iter().find(|(name, _)| name == "flops");
         assert!(matches!(flops, Some((_, Value::F32(flops))) if *flops > 2.0 * 256.0 * 512.0 * 128.0), "{cost:?}");
-        let shapes = executable.outputs().expect("told");
+        let shapes = executable.outputs().expect("reported");
         assert_eq!(shapes.iter().map(ToString::to_string).collect::<Vec<_>>(), ["256x128xf32"]);
-        assert_eq!((executable.name().expect("told").as_str(), executable.num_parameters()), ("mm", Some(3)));
+        assert_eq!((executable.name().expect("reported").as_str(), executable.num_parameters()), ("mm", Some(3)));
         assert!(executable.serialize().expect("bytes").len() > 1000);
-        let (format, bytes) = executable.optimized_program().expect("told");
+        let (format, bytes) = executable.optimized_program().expect("reported");
         assert!(format.starts_with("hlo") && !bytes.is_empty());
-        assert!(executable.fingerprint().expect("told").is_some());
+        assert!(executable.fingerprint().expect("reported").is_some());
     });
 }
 
@@ -120,7 +121,10 @@ fn partitioned_programs_and_options_compile() {
               return %0 : tensor<8x128xf32> } }";
         let options = CompileOptions::partitioned(&[0, 1, 2, 3]);
         let executable = topology.compile(text, &options).expect("a program");
-        assert_eq!((executable.num_replicas().expect("told"), executable.num_partitions().expect("told")), (1, 4));
+        assert_eq!(
+            (executable.num_replicas().expect("reported"), executable.num_partitions().expect("reported")),
+            (1, 4)
+        );
         let quick = CompileOptions { optimization_level: Some(EffortLevel::O1), ..CompileOptions::partitioned(&[0]) };
         assert!(matmul(&topology, &quick).is_ok());
         let with_flag = |name: &str, value| CompileOptions {

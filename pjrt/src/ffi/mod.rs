@@ -1,4 +1,4 @@
-//! The types of the C API: argument structs of the newest header (0.104), written by hand.
+//! The types of the C API: argument structs of its header (API 0.104), written by hand.
 //!
 //! Every C struct starts with its own size and an extension pointer. A Rust struct here lists only the fields after
 //! these two; [`Struct`] adds the two before the fields, and zeros after the fields. A plugin with a newer header

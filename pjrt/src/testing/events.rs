@@ -84,7 +84,7 @@ impl Core {
         Arc::new(Self { state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Returns work that runs `action`: at once, or if events are deferred, when the test fires them.
+    /// Returns work that runs `action` at once. If events are deferred, the action runs when the test fires them.
     pub(crate) fn start(action: impl FnOnce() + Send + 'static) -> Arc<Self> {
         let control = control();
         if !control.is_deferred.load(std::sync::atomic::Ordering::SeqCst) {

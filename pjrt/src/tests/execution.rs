@@ -124,7 +124,7 @@ fn programs_are_serialized_loaded_and_described() {
     assert_eq!(client.load(&serialized, None).expect("the same").num_outputs(), 1);
     assert!(client.load(b"?", Some(&CompileOptions::default())).is_err());
     assert_eq!(executable.optimized_program().expect("a program"), ("fake".to_owned(), b"1 1".to_vec()));
-    let stats = executable.memory_stats().expect("told");
+    let stats = executable.memory_stats().expect("reported");
     assert_eq!((stats.alias_bytes, stats.peak_bytes), (8, None));
     assert_eq!(executable.fingerprint().expect("missing is none"), None);
     assert!(executable.cost_analysis().expect_err("missing").is_unimplemented());
@@ -144,7 +144,7 @@ fn topologies_compile_without_devices() {
     assert_eq!(devices.len(), 2);
     assert_eq!(devices[1].coords(), Some(&[1, 0, 2][..]));
     let executable = topology.compile(b"3 4", &CompileOptions::default()).expect("a fake program");
-    assert_eq!((executable.num_parameters(), executable.num_outputs().expect("told")), (Some(3), 4));
+    assert_eq!((executable.num_parameters(), executable.num_outputs().expect("reported")), (Some(3), 4));
     drop(topology);
     assert_eq!(executable.serialize().expect("bytes"), b"3 4");
     drop(executable);
@@ -164,7 +164,7 @@ fn devices_tell_what_they_are() {
     assert_eq!(client.devices()[0].local_hardware_id(), None);
     assert_eq!(device.coords(), Some(vec![1, 0, 2]));
     assert!(device.is_addressable());
-    let stats = device.memory_stats().expect("told");
+    let stats = device.memory_stats().expect("reported");
     assert_eq!((stats.bytes_in_use, stats.bytes_limit, stats.pool_bytes), (10, Some(100), None));
     assert!(device.poison_execution(1, Code::Aborted, "x").expect_err("missing").is_unimplemented());
     assert_eq!((client.platform_name(), client.platform_version(), client.process_index()), ("fake", "", 0));

@@ -14,7 +14,7 @@ fn bytes_go_there_and_back() {
     let client = client();
     let buffer = upload(&client, 1, &[1, 2, 3]);
     assert_eq!((buffer.element_type(), buffer.dims(), buffer.device().id()), (ElementType::U8, &[3][..], 1));
-    assert_eq!(buffer.size_in_bytes().expect("told"), 3);
+    assert_eq!(buffer.size_in_bytes().expect("reported"), 3);
     assert_eq!(buffer.layout().expect("the extension is there").to_string(), "{0}");
     buffer.ready().expect("an event").wait().expect("it is there");
     let download = buffer.to_host().expect("a download");
