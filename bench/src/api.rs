@@ -98,8 +98,8 @@ impl Dialect {
     }
 }
 
-/// Returns the message of an error object: `{"error": "…"}`, `{"error": {"message": "…"}}` or `{"message": "…", "code":
-/// …}`.
+/// Returns the message of an error object, which is `{"error": "…"}`, `{"error": {"message": "…"}}` or
+/// `{"message": "…", "code": …}`.
 fn server_error(value: &Value) -> Option<String> {
     let error = value.get("error").unwrap_or(value);
     let message = error.as_str().or_else(|| error["message"].as_str()).map(str::to_owned);

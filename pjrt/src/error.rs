@@ -47,7 +47,8 @@ pub enum Error {
     Arguments(String),
     /// The plugin returned the number of an element type that this crate does not support.
     #[error(
-        "element type {0} of the PJRT header is not supported; pred, s4, s8, s32, u8, u32, f8e4m3fn, f16, bf16 and f32 are"
+        "element type {0} of the PJRT header is not supported; the supported types are pred, s4, s8, s32, u8, u32, \
+         f8e4m3fn, f16, bf16 and f32"
     )]
     ElementType(i32),
     /// The plugin returned a value that the header does not allow.
