@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the speed of the CPU kernels of two commits, in turns, on every instruction set that this processor has.
+"""Compares the speed of the CPU kernels of two commits, on every instruction set that this processor has.
 
     python3 bench/guard.py BASE [HEAD]
 
-Without HEAD it measures the working tree. It ends with 1 if HEAD is slower than BASE by more than `--tolerance`.
-Figures are ratios of the best call of each side; one that looks slow is measured again before it counts. Run it on a
-machine with nothing else running before you hand in a change to `kernels/` or `cpu/src/`, and put its
-tables into the commit's message.
+Without HEAD, the working tree is measured. The two commits are measured in turn. The exit status is 1 if HEAD is slower
+than BASE by more than `--tolerance`. The results are ratios of the best speeds of the two commits; a result that looks
+slow is measured again before it counts. Before you submit a change to `kernels/` or `cpu/src/`, run this on a machine
+with nothing else running, and put the tables into the commit's message.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# The values of `HILO_CPU_ISA`. A CPU supports some of them.
+# The values of `HILO_CPU_ISA`. A CPU supports only some of them.
 ISAS = ["portable", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"]
 BENCHES = ["linear", "attention"]
 LINEAR = re.compile(r"(\w+) m=(\d+) .* ([\d.]+) GFLOP/s")
@@ -42,10 +42,10 @@ def parse_arguments():
     parser.add_argument("--isa", action="append", choices=ISAS, help="instruction set, may be repeated; default: all")
     parser.add_argument("--bench", action="append", choices=BENCHES, help="kernels to measure; default: both")
     parser.add_argument("--type", help="type of weights or of the cache to measure, such as int8; default: all")
-    parser.add_argument("--rounds", type=int, default=2, help="times that each side is measured; default: 2")
-    parser.add_argument("--again", type=int, default=6, help="more times for what looks slow; default: 6")
+    parser.add_argument("--rounds", type=int, default=2, help="number of times that each commit is measured; default: 2")
+    parser.add_argument("--again", type=int, default=6, help="maximum number of further times for results that look slow; default: 6")
     parser.add_argument("--tolerance", type=float, default=3.0, help="per cent that HEAD may be slower; default: 3")
-    parser.add_argument("--target", type=pathlib.Path, help="folder to keep the builds in; default: none is kept")
+    parser.add_argument("--target", type=pathlib.Path, help="folder in which to keep the builds; default: builds are not kept")
     return parser.parse_args()
 
 
@@ -70,7 +70,7 @@ class Side:
                 git("worktree", "remove", "--force", source)
 
     def build(self, source, executables):
-        """Builds the benches in a separate folder per side: cargo would confuse the same crate from two sources."""
+        """Builds the benches. Each side has its own folder, because cargo would confuse two sources of the same crate."""
         command = ["cargo", "bench", "--locked", "-p", "kernels", "--benches", "--no-run"]
         environment = {**os.environ, "CARGO_TARGET_DIR": str(executables / "build")}
         build = subprocess.run(command, cwd=source, env=environment, stderr=subprocess.PIPE, text=True)
@@ -80,12 +80,12 @@ class Side:
             shutil.copy(executable, self.benches[bench])
 
     def measure(self, bench, isa, *rest):
-        """Returns the speeds by place in the tables, or `None` if the CPU or the commit lacks the instruction set."""
+        """Returns the speeds by (bench, type, column), or `None` if the CPU or the commit lacks the instruction set."""
         result = subprocess.run([self.benches[bench], isa, *rest], capture_output=True, text=True)
         if result.returncode == 1:
             return None
         if result.returncode:
-            sys.exit(f"{bench} of {self.name} failed on {isa} with {result.returncode}:\n{result.stderr}")
+            sys.exit(f"{bench} of {self.name} failed on {isa} with exit status {result.returncode}:\n{result.stderr}")
         speeds, heads = {}, ""
         for line in result.stdout.splitlines():
             if match := LINEAR.match(line):
@@ -99,11 +99,11 @@ class Side:
 
 
 def compare(sides, options):
-    """Prints a table of ratios for each instruction set and returns the places where HEAD is slower."""
+    """Prints a table of ratios for each instruction set. Returns the measurements in which HEAD is slower."""
     base, head = sides
     missing, slow = [], []
     benches = options.bench or BENCHES
-    print(f"{head.name} beside {base.name}, times as fast, {processor()}")
+    print(f"How many times as fast {head.name} is as {base.name}; {processor()}")
     for isa in options.isa or ISAS:
         best = [{}, {}]
         covered = all(turn(sides, bench, isa, options, best) for bench in benches)
@@ -111,9 +111,9 @@ def compare(sides, options):
             missing.append(isa)
             continue
         if not ratios(best):
-            sys.exit(f"nothing was measured on {isa}: the benches of both commits print no figures for type {options.type}")
+            sys.exit(f"nothing was measured on {isa}: the benches of both commits print no speeds for type {options.type}")
         for _ in range(options.again):
-            # One place at a time, because the speed of memory changes by the minute.
+            # Each measurement is repeated alone, because the speed of memory changes from minute to minute.
             suspects = {suspect(*place) for place in slow_places(best, options.tolerance)}
             for bench, *rest in sorted(suspects):
                 keep_best(sides, best, bench, isa, *rest)
@@ -128,12 +128,12 @@ def compare(sides, options):
 
 
 def suspect(bench, dtype, column):
-    """Returns the arguments of a bench that measures one place of a table, and as little else as possible."""
+    """Returns the bench and its arguments that repeat one measurement, and as few others as possible."""
     return (bench, dtype.lower(), column.split()[0]) if bench == "linear" else (bench, dtype.lower())
 
 
 def turn(sides, bench, isa, options, best):
-    """Measures both sides in turns. Returns false if one of them cannot run the instruction set."""
+    """Measures both sides in turn. Returns false if one of them cannot run the instruction set."""
     rest = [options.type] if options.type else []
     return all(keep_best(sides, best, bench, isa, *rest) for _ in range(options.rounds))
 

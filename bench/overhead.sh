@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the cost of the server without the model: see "What the server itself costs" in README.md.
+# Measures what the server costs without a model, see "What the server itself costs" in README.md.
 #
 #   bench/overhead.sh streams|step|first-token|metrics|memory|many|idle|all
 #
@@ -14,8 +14,8 @@ directory=$(mktemp -d)
 launcher='' url='' router='' shard=''
 trap 'stop; rm -rf "$directory"' EXIT
 
-# Starts a server with these flags and sets `url`, `router` and `shard`. The router has one CPU; all other processes
-# share the other.
+# Starts a server with these flags and sets `url`, `router` and `shard`. The router has one CPU to itself; all other
+# processes share another CPU.
 start() {
     stop
     taskset -c "$other_cpus" "$bin/text-generation-launcher" --hostname 127.0.0.1 --port 0 --json-output "$@" \
@@ -41,10 +41,10 @@ child() { pgrep -P "$launcher" -f "text-generation-launcher $1"; }
 load() { taskset -c "$other_cpus" "$bin/text-generation-bench" --url "$url" --json "$@" >"$directory/report"; }
 report() { jq -r "$1" "$directory/report"; }
 
-# Prints a value of /metrics. The name may include labels.
+# Prints the value of a metric of /metrics. The name may include labels.
 metric() { curl -s "$url/metrics" | awk -v name="$1" '$1 == name { print $2 }'; }
 
-# Prints the CPU time of the router so far, in nanoseconds.
+# Prints the CPU time that the router has used so far, in nanoseconds.
 processor_ns() { cat "/proc/$router/task"/*/schedstat | awk '{ sum += $1 } END { printf "%.0f", sum }'; }
 resident_kib() { awk '/^VmRSS/ { print $2 }' "/proc/$router/status"; }
 
@@ -73,10 +73,10 @@ streams() {
     local used=$(($(processor_ns) - before)) tokens elapsed
     tokens=$(report .num_output_tokens) elapsed=$(report .elapsed_s)
     row "256 streams: requests that succeeded" "$(report .num_succeeded) of 1024"
-    row "tokens per second of the router's processor time" "$(calculate "$tokens / $used * 1e9" 0)"
-    row "processor time per token" "$(calculate "$used / $tokens / 1000" 2) µs"
-    row "tokens per second, client on the other processor" "$(calculate "$tokens / $elapsed" 0)"
-    row "of its processor, the router took" "$(calculate "$used / $elapsed / 1e7" 0) %"
+    row "tokens per second of the router's CPU time" "$(calculate "$tokens / $used * 1e9" 0)"
+    row "CPU time of the router per token" "$(calculate "$used / $tokens / 1000" 2) µs"
+    row "tokens per second, with the client on the other CPU" "$(calculate "$tokens / $elapsed" 0)"
+    row "share of its CPU that the router used" "$(calculate "$used / $elapsed / 1e7" 0) %"
 }
 
 step() {
@@ -90,14 +90,14 @@ step() {
         forward=$(metric 'tgi_batch_forward_duration_sum{method="decode"}')
         count=$(metric 'tgi_batch_inference_count{method="decode"}')
         row "64 rows, window $window: shard's time per step, mean" "$(calculate "$forward / $count * 1e6") µs"
-        row "  added per step, mean" "$(calculate "($took - $forward) / $count * 1e6") µs"
+        row "  time that the server adds per step, mean" "$(calculate "($took - $forward) / $count * 1e6") µs"
         row "  device idle before a step, median" "$(median_us hilo_device_idle_duration) µs"
     done
 }
 
 first_token() {
     start --device mock
-    scrape health "/health, which does nothing, at 200 requests/s"
+    scrape health "/health, which runs no model, at 200 requests/s"
     load --concurrency 1 --num-requests 200 --prompt-tokens 16 --output-tokens 8
     load --seed 1 --concurrency 1 --num-requests 3000 --prompt-tokens 16 --output-tokens 8
     first_token_rows "one request after the other"
@@ -142,7 +142,7 @@ memory() {
     load --concurrency "$streams" --num-requests "$streams" --prompt-tokens 16 --output-tokens 200 &
     until [ "$(metric vllm:num_requests_running)" = "$streams" ]; do sleep 0.1; done
     sleep 2
-    row "$streams streams that wait: memory of the router each" "$(calculate "($(resident_kib) - $before) / $streams") KiB"
+    row "$streams streams that wait: memory of the router per stream" "$(calculate "($(resident_kib) - $before) / $streams") KiB"
     kill -INT $! && wait $! || true
 }
 
@@ -162,7 +162,7 @@ idle() {
     local idle forward
     idle=$(metric hilo_device_idle_duration_sum)
     forward=$(metric 'tgi_batch_forward_duration_sum{method="decode"}')
-    row "demo on the processor, 32 rows: step, mean" \
+    row "demo model on the CPU, 32 rows: time of a step, mean" \
         "$(calculate "$forward / $(metric 'tgi_batch_inference_count{method="decode"}') * 1e6") µs"
     row "  device idle between decode steps, share" "$(calculate "100 * $idle / ($idle + $forward)" 2) %"
     row "  device idle between decode steps, median" "$(median_us hilo_device_idle_duration) µs"

@@ -1,10 +1,10 @@
-"""Measures the cost of rounding: log-probabilities of texts with each type of weights and caches, and with the original
-model.
+"""Measures what quantization costs: compares the log-probabilities of texts with those of the original model, for each
+type of weights and of the KV cache.
 
     python3 bench/quality.py MODEL_ID TEXTS [--schemes "--quantize int8" "--quantize int4" "--kv-cache-dtype int8"]
 
-TEXTS has a JSON string per line, as the load client's --prompts. Needs a release build of the launcher, and only
-Python. Each scheme is served in turn and returns the log-probability of every token of every text
+TEXTS has a JSON string per line, like the file for the load client's --prompts. Needs a release build of the launcher,
+and no Python packages. Each scheme is served in turn and returns the log-probability of every token of every text
 (`decoder_input_details`).
 """
 
@@ -70,7 +70,7 @@ def main():
     exact = logprobs(args.model_id, texts, [])
     spread = statistics.pstdev(exact)
     print(f"{len(exact)} tokens of {len(texts)} texts, perplexity {math.exp(-statistics.fmean(exact)):.4f}\n", flush=True)
-    print("| | perplexity | log-probability, off by (root mean square) | of their spread |\n|---|---|---|---|", flush=True)
+    print("| | perplexity | root mean square error of the log-probabilities | relative to their standard deviation |\n|---|---|---|---|", flush=True)
     for scheme in args.schemes:
         rounded = logprobs(args.model_id, texts, scheme.split())
         change = math.exp(statistics.fmean(exact) - statistics.fmean(rounded)) - 1

@@ -2,8 +2,9 @@
 
     python3 bench/peers/compressed_checkpoint.py FOLDER int8|int4 OUTPUT
 
-int8: one factor per output; activations are rounded to int8 for each token. int4: one factor per group of 128 inputs;
-activations stay bf16. Embedding and head stay bf16, as with vLLM's own tools. Needs torch and safetensors.
+int8: one scale per output; activations are quantized to int8, with one scale per token. int4: one scale per group of
+128 inputs; activations stay bf16. Embedding and output head stay bf16, as with vLLM's own tools. Needs torch and
+safetensors.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def int4(name, weight):
     groups = weight.view(outputs, -1, GROUP)
     scale = groups.abs().amax(2, keepdim=True) / 7
     digits = ((groups / scale).round() + 8).to(torch.int32).view(outputs, -1, 8)
-    # A word contains eight digits of four bits, the first in the lowest bits.
+    # A 32-bit word contains eight 4-bit values, the first of them in the lowest bits.
     yield f"{name}.weight_packed", sum(digits[..., place] << 4 * place for place in range(8))
     yield f"{name}.weight_scale", scale.view(outputs, -1).bfloat16()
     yield f"{name}.weight_shape", torch.tensor([outputs, inputs])

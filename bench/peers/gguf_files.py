@@ -38,8 +38,8 @@ def name_of(tensor):
 
 
 def convert(folder, path):
-    """Converts the checkpoint. The order of rotated dimensions stays, because speed does not depend on it. Each word of
-    the checkpoint's vocabulary is found whole."""
+    """Converts the checkpoint to a bf16 file. The dimensions that RoPE rotates keep their order, which differs from
+    GGUF's, because speed does not depend on it. Each word of the checkpoint's vocabulary is one token."""
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config["max_position_embeddings"])
@@ -58,7 +58,7 @@ def convert(folder, path):
     writer.add_tokenizer_pre("llama-bpe")
     writer.add_token_list([word if word in special else f"\u0120{word}" for word in words])
     writer.add_token_types([gguf.TokenType.CONTROL if word in special else gguf.TokenType.NORMAL for word in words])
-    # The format requires a merge, but none is used: words of the vocabulary are found whole.
+    # The format requires a merge, but no merge is used, because each word of the vocabulary is one token.
     writer.add_token_merges(["a b"])
     writer.add_bos_token_id(words["<s>"])
     writer.add_eos_token_id(words["</s>"])

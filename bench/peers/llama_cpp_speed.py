@@ -3,7 +3,7 @@
     python3 bench/peers/llama_cpp_speed.py FILE.gguf [--fork] [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 
 Needs llama-cpp-python or ik-llama-cpp-python; gguf_files.py converts a checkpoint. The library in ik-llama-cpp-python
-uses only AVX2 instructions; IK_LLAMA_CPP_LIB_PATH names one that was built for this CPU.
+uses only AVX2 instructions; the environment variable IK_LLAMA_CPP_LIB_PATH names a library that was built for this CPU.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import time
 
 from steps import arguments, prompt, report_decode, report_prefill
 
-# The most tokens that one call computes.
+# The maximum number of tokens that one call computes.
 BATCH = 512
 
 
@@ -23,14 +23,14 @@ class Library:
             self.c = importlib.import_module("ik_llama_cpp._ctypes_api")
             self.name = "ik_llama.cpp"
             self.free_model, self.clear_sequences = self.c.llama_free_model, self.c.llama_kv_cache_clear
-            # The function is not bound, and not needed on a CPU.
+            # The package does not bind the function `llama_synchronize`, which is not needed on a CPU.
             self.synchronize = lambda context: None
         else:
             self.c = importlib.import_module("llama_cpp")
             self.name = f"llama-cpp-python {self.c.__version__}"
             self.free_model, self.synchronize = self.c.llama_model_free, self.c.llama_synchronize
             self.clear_sequences = lambda context: self.c.llama_memory_clear(self.c.llama_get_memory(context), True)
-            # The callback is stored because llama.cpp calls it until the end.
+            # The callback is stored, because llama.cpp calls it until the process ends.
             self.silent = self.c.llama_log_callback(lambda level, text, data: None)
             self.c.llama_log_set(self.silent, None)
         self.c.llama_backend_init()
@@ -47,7 +47,7 @@ class Library:
 
 
 class Context:
-    """Sequences of one model. `step` computes tokens `[(token, position, sequence)]`, with scores where requested."""
+    """Sequences of one model. `step` computes tokens `[(token, position, sequence)]`, and logits of the last token or of all."""
 
     def __init__(self, library, model, rows, length, args):
         self.library = library
@@ -60,7 +60,7 @@ class Context:
             # The fork's kernel aborts the process ("S > 0") if a batch has several sequences.
             params.flash_attn = False
         self.context = library.c.llama_init_from_model(model, params)
-        assert self.context, "no context"
+        assert self.context, f"{library.name} cannot create a context of {rows} rows of {length} tokens"
 
     def step(self, tokens, wants_scores):
         c = self.library.c
@@ -75,11 +75,11 @@ class Context:
         self.library.synchronize(self.context)
         seconds = time.perf_counter() - start
         c.llama_batch_free(batch)
-        assert code == 0, f"{self.library.name}: {code}"
+        assert code == 0, f"{self.library.name} failed to compute a step: {code}"
         return seconds
 
     def read(self, tokens, row):
-        """Returns the seconds for a prompt, computed BATCH tokens at a time."""
+        """Computes a prompt, BATCH tokens at a time, and returns the seconds that this took."""
         rows = [(token, position, row) for position, token in enumerate(tokens)]
         return sum(self.step(rows[start : start + BATCH], False) for start in range(0, len(rows), BATCH))
 
@@ -113,7 +113,7 @@ def measure(library, model, args):
 def main():
     parser = arguments("GGUF file")
     parser.add_argument("--fork", action="store_true", help="ik_llama.cpp")
-    parser.add_argument("--no-repack", action="store_true", help="as on processors with AMX, where llama.cpp's repacked weights crash it")
+    parser.add_argument("--no-repack", action="store_true", help="do not repack weights, for processors with AMX, on which llama.cpp crashes with repacked weights")
     args = parser.parse_args()
     library = Library(args)
     print(f"{library.name}, {args.threads} threads", flush=True)

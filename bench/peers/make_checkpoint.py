@@ -1,10 +1,11 @@
-"""Makes a checkpoint with random bf16 weights and the shape of a published model, and with a tokenizer of invented
+"""Makes a checkpoint with random bf16 weights, the tensor shapes of a published model, and a tokenizer of invented
 words.
 
     python3 bench/peers/make_checkpoint.py FOLDER [--shape llama-3.2-1b|smollm2-135m]
 
-Speed depends only on shapes and types, so random weights give the same measurements as trained ones, and everybody can
-make the same checkpoint. Needs only Python. Embedding and head share a weight; every word of a prompt is one token.
+Speed depends only on shapes and types, so random weights give the same measurements as trained weights, and everybody
+can make the same checkpoint. Needs no Python packages. Embedding and output head share a weight. Every word of a prompt
+is one token.
 """
 
 import argparse
@@ -14,14 +15,15 @@ import pathlib
 import random
 import struct
 
-# The sizes from the config.json of each model.
+# The sizes in the config.json of each published model.
 SHAPES = {
     "llama-3.2-1b": dict(vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
                          num_attention_heads=32, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072),
     "smollm2-135m": dict(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
                          num_attention_heads=9, num_key_value_heads=3, head_dim=64, max_position_embeddings=8192),
 }
-# The upper byte of a positive or negative bf16 number. With any lower byte its absolute value is from 1/128 to 1/32.
+# For each random byte, the upper byte of a positive or negative bf16 number. Whatever the number's lower byte is, its
+# absolute value is from 1/128 to 1/32.
 UPPER_BYTES = bytes((0x3C, 0xBC)[byte & 1] for byte in range(256))
 PIECE = 1 << 24
 
@@ -44,7 +46,7 @@ def config(sizes):
 
 
 def shapes(sizes):
-    """Returns every tensor with its shape; norms have one dimension."""
+    """Returns the name and the shape of every tensor. Norms have one dimension."""
     hidden, intermediate = sizes["hidden_size"], sizes["intermediate_size"]
     queries, keys = (sizes[heads] * sizes["head_dim"] for heads in ("num_attention_heads", "num_key_value_heads"))
     yield "model.embed_tokens.weight", (sizes["vocab_size"], hidden)
@@ -63,7 +65,7 @@ def shapes(sizes):
 
 
 def random_weights(num_bytes, generator):
-    """Returns bf16 numbers with random signs and values."""
+    """Returns `num_bytes` bytes of bf16 numbers with random signs and values."""
     pair = bytearray(num_bytes)
     pair[0::2] = generator.randbytes(num_bytes // 2)
     pair[1::2] = generator.randbytes(num_bytes // 2).translate(UPPER_BYTES)
@@ -91,7 +93,7 @@ def write_weights(path, sizes):
 
 
 def word_of(token):
-    """Returns the four letters of a token. All words differ, and no tokenizer splits a word of letters."""
+    """Returns the word of a token, which has four letters. All words differ, and a tokenizer never splits them."""
     return "".join(chr(ord("a") + token // 26**place % 26) for place in (3, 2, 1, 0))
 
 

@@ -2,9 +2,9 @@
 
     python3 bench/peers/openvino_speed.py FOLDER [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 
-Needs openvino-genai, and a folder that optimum-intel exported. A step is a step of its pipeline for many requests
-(paged attention, continuous batching). Keys and values are int8, the default; with integer weights, activations are
-rounded to int8.
+Needs openvino-genai, and a folder that optimum-intel exported. A step is a step of GenAI's pipeline for many requests
+(paged attention, continuous batching). Keys and values are int8, which is the default. With integer weights,
+activations are quantized to int8.
 """
 
 import numpy
@@ -25,7 +25,7 @@ def load(args):
 
 
 class Engine:
-    """The pipeline and its latest requests."""
+    """The pipeline, and the requests that were sent last with the number of their generated tokens."""
 
     def __init__(self, args):
         self.args, self.pipeline, self.handles, self.made = args, load(args), [], []

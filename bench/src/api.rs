@@ -1,9 +1,9 @@
 //! The supported APIs: their paths, their request bodies, and the meaning of their events.
 //!
-//! | API | tokens | its last event has |
+//! | API | number of tokens | content of the last event |
 //! |---|---|---|
-//! | `generate-stream` | one for each event | `generated_text` |
-//! | `completions` | `usage`, or else one for each chunk | `finish_reason`; `[DONE]` follows |
+//! | `generate-stream` | one per event | `generated_text` |
+//! | `completions` | `usage`, or else one per chunk | `finish_reason`; `[DONE]` follows |
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::workload::Turn;
 
-/// An API of text generation servers.
+/// An API of text generation servers. `GenerateStream` is TGI's, `Completions` is OpenAI's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Api {
@@ -19,7 +19,7 @@ pub(crate) enum Api {
     Completions,
 }
 
-/// An API with the settings that are the same in all requests.
+/// An API, and the settings that are the same in all requests.
 #[derive(Debug)]
 pub(crate) struct Dialect {
     pub(crate) api: Api,
@@ -30,23 +30,23 @@ pub(crate) struct Dialect {
 /// The content of an event of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamEvent {
-    /// True if the event stands for a token, even for one that gives no text yet.
+    /// True if the event stands for a token, even for a token that adds no text yet.
     pub(crate) has_token: bool,
     pub(crate) text: String,
     /// True if the answer is complete with this event.
     pub(crate) is_last: bool,
-    /// The server's count of generated tokens.
+    /// The number of generated tokens so far, if the server sends it in this event.
     pub(crate) num_output_tokens: Option<u64>,
     pub(crate) num_prompt_tokens: Option<u64>,
 }
 
-/// The reason why an event has no usable content.
+/// The error for an event without usable content.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EventError {
-    /// The error message of the server.
+    /// The event is an error of the server with this message.
     #[error("{0}")]
     Server(String),
-    /// The data of the event.
+    /// The event, which has this data, does not belong to the API.
     #[error("not an event of this API: {0}")]
     Unknown(String),
 }
@@ -59,7 +59,7 @@ impl Dialect {
         }
     }
 
-    /// The body of a streaming request without sampling.
+    /// Returns the body of a request for a greedy stream.
     pub(crate) fn body(&self, turn: &Turn) -> String {
         let Turn { prompt, output_tokens } = turn;
         let mut body = match self.api {
@@ -98,7 +98,8 @@ impl Dialect {
     }
 }
 
-/// The message of an error object: `{"error": "…"}`, `{"error": {"message": "…"}}` or `{"message": "…", "code": …}`.
+/// Returns the message of an error object, which is `{"error": "…"}`, `{"error": {"message": "…"}}` or
+/// `{"message": "…", "code": …}`.
 fn server_error(value: &Value) -> Option<String> {
     let error = value.get("error").unwrap_or(value);
     let message = error.as_str().or_else(|| error["message"].as_str()).map(str::to_owned);
@@ -120,11 +121,11 @@ fn generate_event(event: &Value) -> Option<StreamEvent> {
 fn completions_event(chunk: &Value) -> Option<StreamEvent> {
     let choice = chunk["choices"].as_array()?.first();
     let text = choice.and_then(|choice| choice["text"].as_str()).unwrap_or_default();
-    // Before the end TGI sends an empty reason, where other servers send null.
+    // In all chunks but the last, TGI sends an empty reason, where other servers send null.
     let is_last = choice.and_then(|choice| choice["finish_reason"].as_str()).is_some_and(|reason| !reason.is_empty());
     Some(StreamEvent {
-        // A chunk without text stands for a token that is not yet a whole character, unless it only gives the reason of
-        // the end.
+        // A chunk without text stands for a token that does not yet complete a character, unless the chunk only has the
+        // reason for the end.
         has_token: !text.is_empty() || choice.is_some() && !is_last,
         text: text.to_owned(),
         is_last,

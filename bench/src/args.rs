@@ -1,4 +1,4 @@
-//! The command line, its checks, and the parts of a run that it describes.
+//! The command line, the checks of its arguments, and the parts of a run that it describes.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "http://127.0.0.1:3000", value_parser = parse_url)]
     url: String,
 
-    /// API to call: `generate-stream` is TGI's own, `completions` is OpenAI's, which vLLM, llama.cpp and others have
-    /// too
+    /// API to call: `generate-stream` is TGI's own API; `completions` is OpenAI's API, which vLLM, llama.cpp and other
+    /// servers have too
     #[arg(long, value_enum, default_value_t = Api::GenerateStream)]
     api: Api,
 
@@ -32,11 +32,11 @@ pub(crate) struct Args {
     #[arg(long, required_if_eq("api", "completions"))]
     model: Option<String>,
 
-    /// Closed loop: number of clients, each of which sends its next request after the response to the last one
+    /// Closed loop: number of clients, each of which sends its next request after the response to its last request
     #[arg(long, default_value = "1", conflicts_with = "rate")]
     concurrency: NonZeroU32,
 
-    /// Open loop: requests per second on average, sent at random times, however busy the server is
+    /// Open loop: average number of requests per second, sent at random times, however busy the server is
     #[arg(long, value_parser = parse_positive)]
     rate: Option<f64>,
 
@@ -48,8 +48,8 @@ pub(crate) struct Args {
     #[arg(long, value_parser = parse_positive)]
     duration: Option<f64>,
 
-    /// Length of each prompt in words, about one token each: a number, or a range such as `uniform:50..200`, both ends
-    /// included
+    /// Length of each prompt in words of about one token each: a number, or a range such as `uniform:50..200`, both
+    /// ends included
     #[arg(long, default_value = "100")]
     prompt_tokens: Distribution,
 
@@ -57,11 +57,11 @@ pub(crate) struct Args {
     #[arg(long, default_value = "100")]
     output_tokens: Distribution,
 
-    /// File with the prompts to send, one JSON string per line; they are sent in this order, over and over
+    /// File with the prompts to send, one JSON string per line; the prompts are sent in this order, over and over
     #[arg(long, conflicts_with = "prompt_tokens")]
     prompts: Option<PathBuf>,
 
-    /// Number of words before the first prompt that are the same in all conversations
+    /// Number of words to put before the first prompt of every conversation; the words are the same for all
     #[arg(long, default_value_t = 0, value_name = "WORDS")]
     shared_prefix: u32,
 
@@ -74,8 +74,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
-    /// Generate all --output-tokens, even after an end-of-sequence token; the server must support `ignore_eos`, as vLLM
-    /// and llama.cpp do
+    /// Generate the full number of --output-tokens, even after an end-of-sequence token; the server must support
+    /// `ignore_eos`, as vLLM and llama.cpp do
     #[arg(long)]
     ignore_eos: bool,
 
@@ -95,7 +95,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 120.0, value_parser = parse_positive)]
     read_timeout: f64,
 
-    /// Max seconds of a request
+    /// Max seconds that a request may take
     #[arg(long, default_value_t = 600.0, value_parser = parse_positive)]
     request_timeout: f64,
 
@@ -105,7 +105,7 @@ pub(crate) struct Args {
     pub(crate) json: bool,
 }
 
-/// The parts of a run.
+/// The parts of a run: the client, the content of requests, and the times of requests.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) client: Client,
@@ -113,12 +113,12 @@ pub(crate) struct Plan {
     pub(crate) load: Load,
 }
 
-/// The reason why the arguments describe no run.
+/// The reason why the arguments do not describe a run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ArgsError {
     #[error("--ignore-eos is only supported with --api completions")]
     IgnoreEos,
-    #[error("--prompts {path}: {source}")]
+    #[error("--prompts {path} cannot be read: {source}")]
     Read { path: String, source: std::io::Error },
     #[error("--prompts {path}: line {line} is not a JSON string: {source}")]
     Prompt { path: String, line: usize, source: serde_json::Error },
@@ -127,10 +127,11 @@ pub(crate) enum ArgsError {
 }
 
 impl Args {
-    /// The run that the arguments describe.
+    /// Returns the run that the arguments describe.
     ///
     /// # Errors
-    /// When arguments contradict each other, or when the file of prompts cannot be read.
+    /// When `--ignore-eos` is used with an API that lacks it, or when the file of prompts cannot be read or has no
+    /// valid prompts.
     pub(crate) fn plan(&self) -> Result<Plan, ArgsError> {
         if self.ignore_eos && self.api == Api::GenerateStream {
             return Err(ArgsError::IgnoreEos);
@@ -174,7 +175,8 @@ fn parse_url(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a number of seconds, milliseconds or requests per second that can be converted to a duration.
+/// Parses a positive number of seconds, milliseconds or requests per second. The upper limit ensures that the number
+/// can be converted to a duration.
 fn parse_positive(text: &str) -> Result<f64, String> {
     let is_allowed = |number: &f64| *number > 0.0 && *number <= 1e9;
     text.parse().ok().filter(is_allowed).ok_or_else(|| "must be a number above 0, at most 1e9".to_owned())
@@ -227,6 +229,6 @@ mod tests {
     #[test]
     fn a_file_of_prompts_that_cannot_be_read_is_named() {
         let error = parse(&["--prompts", "/no/such/file"]).unwrap().plan().unwrap_err();
-        assert!(error.to_string().starts_with("--prompts /no/such/file: "));
+        assert!(error.to_string().starts_with("--prompts /no/such/file cannot be read: "));
     }
 }

@@ -1,4 +1,4 @@
-//! Sends a request and records the times at which its tokens arrive. Every wait has a deadline.
+//! Sends a request and records the times at which its tokens arrive. Every wait ends at a deadline.
 
 use std::time::Duration;
 
@@ -14,20 +14,23 @@ use crate::api::{Dialect, EventError};
 use crate::sse::Parser;
 use crate::workload::Turn;
 
-/// The most bytes read of an error's body, enough to show what is wrong.
+/// The maximum size of a body with an error status. A longer body is reported as unreadable.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
-/// The longest waits of a request.
+/// The longest times that a request may wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
+    /// For a connection.
     pub(crate) connect: Duration,
-    /// For the head of the response, and for each event. Comments in the stream do not count as events.
+    /// For the status and headers of the response, and then for each event. Comments in the stream do not count as
+    /// events.
     pub(crate) event: Duration,
     /// For the whole request.
     pub(crate) request: Duration,
 }
 
-/// A client of one server. It keeps connections open and reuses them; there are as many as requests at a time.
+/// A client of one server. It keeps connections open and reuses them. There are as many connections as requests that
+/// run at the same time.
 #[derive(Debug)]
 pub(crate) struct Client {
     http: HttpClient<HttpConnector, Full<Bytes>>,
@@ -36,19 +39,20 @@ pub(crate) struct Client {
     timeouts: Timeouts,
 }
 
-/// A complete stream. Its times count from the start of the request, so they include opening a connection.
+/// The measurements and the text of a complete stream. Times are measured from the start of the request, so they
+/// include opening a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
     /// The arrival time of each event with a token.
     pub(crate) token_times: Vec<Duration>,
     pub(crate) end_to_end: Duration,
-    /// The server's count of generated tokens, if it sends one.
+    /// The number of generated tokens, if the server sends it.
     pub(crate) usage: Option<u64>,
     pub(crate) num_prompt_tokens: Option<u64>,
     pub(crate) text: String,
 }
 
-/// The reason why a request has no completion.
+/// The reason why a request has failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("cannot connect: {0}")]
@@ -68,14 +72,14 @@ pub(crate) enum Failure {
 }
 
 impl Completion {
-    /// The number of generated tokens: the server's count, else the number of events with a token.
+    /// The number of generated tokens: the number that the server sent, else the number of events with a token.
     pub(crate) fn num_output_tokens(&self) -> u64 {
         self.usage.unwrap_or(self.token_times.len() as u64)
     }
 }
 
 impl Failure {
-    /// The kind by which the report counts failures.
+    /// The kind of the failure. The report counts the failures of each kind.
     pub(crate) fn kind(&self) -> String {
         match self {
             Self::Connect(_) => "no connection".to_owned(),
@@ -105,7 +109,7 @@ impl Client {
     /// Sends a request and reads its stream to the end.
     ///
     /// # Errors
-    /// When there is no complete stream.
+    /// When the server does not send a complete stream in time.
     pub(crate) async fn send(&self, turn: &Turn) -> Result<Completion, Failure> {
         let limit = self.timeouts.request;
         timeout(limit, self.exchange(turn)).await.unwrap_or(Err(Failure::TooSlow(limit)))
@@ -136,7 +140,7 @@ impl Client {
     }
 }
 
-/// A stream that is being read.
+/// A stream that is being read, and what has been read so far.
 #[derive(Debug)]
 struct Reading<'a> {
     dialect: &'a Dialect,
@@ -188,7 +192,7 @@ impl Reading<'_> {
     }
 }
 
-/// The body of a response with an error status, as far as it can be read.
+/// Returns the body of a response with an error status, or a text that says why the body cannot be read.
 async fn error_text(body: Incoming, silence: Duration) -> String {
     match timeout(silence, Limited::new(body, MAX_ERROR_BYTES).collect()).await {
         Ok(Ok(body)) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
@@ -197,7 +201,8 @@ async fn error_text(body: Incoming, silence: Duration) -> String {
     }
 }
 
-/// The message of an error followed by those of its causes. The innermost cause is the most specific.
+/// Returns the message of an error followed by the messages of its causes, because the innermost cause is the most
+/// specific.
 fn with_sources(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(error.source(), |error| error.source());
     sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))

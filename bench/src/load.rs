@@ -1,5 +1,5 @@
-//! The times at which requests start: closed loop (a number of clients, each of which waits for its answer) or open
-//! loop (random arrivals that do not depend on the server).
+//! The times at which requests start. In a closed loop, each of a number of clients waits for its response before it
+//! sends its next request. In an open loop, requests arrive at random times that do not depend on the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,34 +13,35 @@ use tokio::time::{Instant, sleep_until};
 use crate::client::{Client, Completion, Failure};
 use crate::workload::{Workload, poisson_gap};
 
-/// The most records that wait for the collector, which only stores them.
+/// The maximum number of records that wait for the loop in [`run`], which only stores them.
 const NUM_WAITING_RECORDS: usize = 1024;
 
 /// The number of requests and their pace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) pace: Pace,
-    /// The number of requests, not of conversations.
+    /// The maximum number of requests (not of conversations), if there is a limit.
     pub(crate) num_requests: Option<u64>,
-    /// The time during which requests start.
+    /// The time during which requests start, if it is limited.
     pub(crate) duration: Option<Duration>,
     /// The number of requests per conversation, at least 1.
     pub(crate) num_turns: u32,
 }
 
+/// The rule for when the next request or conversation starts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// Each client sends its next request when it has received its answer.
+    /// Each client sends its next request when it has received the response to its last one.
     Closed { num_clients: u32 },
     /// Conversations start at random times, `per_second` per second on average.
     Open { per_second: f64 },
 }
 
-/// A request that has ended.
+/// The result of a request that has ended.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) result: Result<Completion, Failure>,
-    /// The time since the start of the run.
+    /// The time from the start of the run to the end of the request.
     pub(crate) ended: Duration,
 }
 
@@ -48,13 +49,13 @@ pub(crate) struct Record {
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) records: Vec<Record>,
-    /// The time until the last request ended, or until the interruption.
+    /// The time from the start of the run until the last request ended, or until the interruption.
     pub(crate) elapsed: Duration,
     /// The number of requests that were running at the interruption.
     pub(crate) num_unfinished: u64,
     pub(crate) was_interrupted: bool,
-    /// Open loop: the longest delay between the planned and the actual start of a request. A large value means that the
-    /// client's machine is too slow.
+    /// Open loop: the longest delay between the planned and the actual start of a conversation. A large value means
+    /// that the machine of this program is too slow.
     pub(crate) latest_start: Option<Duration>,
 }
 
@@ -70,7 +71,7 @@ struct Session {
     latest_start_us: AtomicU64,
 }
 
-/// Sends the load. When `interrupted` completes, running requests are aborted.
+/// Sends the load and returns the results. When `interrupted` completes, running requests are aborted.
 pub(crate) async fn run(
     load: Load,
     workload: Arc<Workload>,
@@ -98,7 +99,7 @@ pub(crate) async fn run(
         }
     };
     let interrupted_at = session.started.elapsed();
-    // Aborts all tasks. Records that they have sent stay in the channel.
+    // Aborts all tasks. The records that the tasks have sent stay in the channel.
     drop(driver);
     records.extend(std::iter::from_fn(|| records_rx.try_recv().ok()));
     let last_end = records.iter().map(|record: &Record| record.ended).max().unwrap_or_default();
@@ -114,7 +115,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Starts conversations up to the limits of the load and waits for them. Dropping the future aborts them.
+/// Starts conversations up to the limits of the load, and waits until they have ended. Dropping the future aborts the
+/// conversations.
 async fn drive(session: Arc<Session>, records_tx: mpsc::Sender<Record>) {
     let mut tasks = JoinSet::new();
     match session.load.pace {
@@ -151,8 +153,8 @@ async fn drive(session: Arc<Session>, records_tx: mpsc::Sender<Record>) {
 }
 
 impl Session {
-    /// The index and the number of turns of the next conversation, or `None` if no requests are left. The last one may
-    /// be shorter.
+    /// Returns the index and the number of turns of the next conversation, or `None` if no requests are left. The last
+    /// conversation may have fewer turns than the others.
     fn take_conversation(&self) -> Option<(u64, u32)> {
         let idx = self.next_conversation.fetch_add(1, Ordering::Relaxed);
         let num_before = idx * u64::from(self.load.num_turns);
@@ -192,7 +194,8 @@ impl Session {
     }
 }
 
-/// Always true. A panic of the task ends the run, so that it cannot make the results wrong.
+/// Returns true. If the task has panicked, continues the panic, which ends the run, so that the results cannot be
+/// wrong.
 fn succeeded(ended: Result<(), JoinError>) -> bool {
     match ended.map_err(JoinError::try_into_panic) {
         Err(Ok(panic)) => std::panic::resume_unwind(panic),

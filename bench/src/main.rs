@@ -1,8 +1,10 @@
-//! `text-generation-bench`: sends load to a text generation server and reports the latencies that its clients see.
+//! `text-generation-bench`: sends load to a text generation server and reports the latencies that clients of the server
+//! see.
 //!
-//! It uses only HTTP and shares no code with the server, so that the same program can measure other servers. `load`
-//! decides when requests start, `workload` makes their content, `client` sends one, and `report` summarizes. The exit
-//! status is 0 when a request succeeded, 1 when none did or the report could not be written, 2 for invalid arguments.
+//! The program uses only HTTP and shares no code with the server, so that it can also measure other servers. `load`
+//! decides when requests start, `workload` makes their content, `client` sends a request, and `report` summarizes the
+//! run. The exit status is 0 if a request succeeded, 1 if no request succeeded or the report could not be written, and
+//! 2 for invalid arguments.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +36,7 @@ fn main() -> ExitCode {
     };
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
     let report = runtime.block_on(measure(args.clone(), plan));
-    // Open streams of an interrupted run end with the runtime, without waiting for name lookups that are under way.
+    // Ends the open streams of an interrupted run, without waiting for DNS lookups that are under way.
     runtime.shutdown_background();
     let typed = || std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     let text = if args.json { report.to_json() } else { format!("text-generation-bench {}\n\n{report}", typed()) };

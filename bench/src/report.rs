@@ -1,4 +1,4 @@
-//! The report of a run, as a table for people or as JSON.
+//! The report of a run, which is printed as a table for people or as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::client::Completion;
 use crate::load::Run;
 use crate::statistics::Summary;
 
-/// The content of the report. Latencies and tokens are those of successful requests.
+/// The content of the report. Latencies and numbers of tokens include only successful requests.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     arguments: Args,
@@ -21,14 +21,14 @@ pub(crate) struct Report {
     pub(crate) num_failed: u64,
     pub(crate) num_unfinished: u64,
     pub(crate) failures: BTreeMap<String, FailureCount>,
-    /// `events`, `usage` or `usage and events`.
+    /// How output tokens were counted: by `events`, `usage` or `usage and events`.
     tokens_counted_by: &'static str,
-    /// `None` if the server did not send the number for each request.
+    /// The number of prompt tokens. `None` if the server did not send it for each request.
     num_prompt_tokens: Option<u64>,
     pub(crate) num_output_tokens: u64,
     requests_per_s: f64,
     output_tokens_per_s: f64,
-    /// Requests per second that met the objectives; `None` without objectives.
+    /// The number of requests per second that met the objectives; `None` without objectives.
     pub(crate) goodput_per_s: Option<f64>,
     pub(crate) time_to_first_token_ms: Option<Summary>,
     pub(crate) inter_token_latency_ms: Option<Summary>,
@@ -78,7 +78,7 @@ impl Report {
         }
     }
 
-    /// The report as one line of JSON.
+    /// Returns the report as one line of JSON.
     pub(crate) fn to_json(&self) -> String {
         let text = serde_json::to_string(self).expect("numbers and text are JSON");
         text + "\n"
@@ -95,7 +95,7 @@ impl Report {
         }
         writeln!(f, "{:<22}{:.2} s", "elapsed", self.elapsed_s)?;
         if let Some(latest_start_ms) = self.latest_start_ms {
-            writeln!(f, "{:<22}{latest_start_ms:.1} ms behind its time", "latest start")?;
+            writeln!(f, "{:<22}{latest_start_ms:.1} ms late", "latest start")?;
         }
         if let Some(num_prompt_tokens) = self.num_prompt_tokens {
             writeln!(f, "{:<22}{num_prompt_tokens}", "prompt tokens")?;
@@ -131,8 +131,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// True if the request met the objectives. Without a token, the end of the request counts as its first token. With a
-/// single token, the time between tokens is 0.
+/// True if the request met the objectives. If the request has no token, its end counts as its first token. If the
+/// request has no time per output token, this time counts as 0.
 fn is_good(arguments: &Args, completion: &Completion) -> bool {
     let ttft_ms = time_to_first_token_ms(completion).unwrap_or(milliseconds(completion.end_to_end));
     let itl_ms = time_per_output_token_ms(completion).unwrap_or(0.0);
@@ -148,14 +148,15 @@ fn time_to_first_token_ms(completion: &Completion) -> Option<f64> {
     completion.token_times.first().copied().map(milliseconds)
 }
 
-/// The time from the first to the last event with a token, divided by the number of tokens after the first.
+/// Returns the time from the first to the last event with a token, divided by the number of tokens after the first.
+/// `None` if there are fewer than two such events or tokens.
 fn time_per_output_token_ms(completion: &Completion) -> Option<f64> {
     let [first, .., last] = completion.token_times[..] else { return None };
     let num_further = completion.num_output_tokens().checked_sub(1).filter(|num_further| *num_further > 0)?;
     Some(milliseconds(last - first) / num_further as f64)
 }
 
-/// The times between consecutive events with tokens.
+/// Returns the times between consecutive events with tokens.
 fn gaps_ms(completion: &Completion) -> impl Iterator<Item = f64> {
     completion.token_times.windows(2).map(|pair| milliseconds(pair[1] - pair[0]))
 }

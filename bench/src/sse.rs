@@ -1,24 +1,25 @@
-//! A parser of server-sent events: it takes bytes and returns the data of each event.
+//! A parser of server-sent events, which receives bytes and returns the data of each event.
 //!
-//! It follows the HTML standard, except that lines end only in `\n` or `\r\n`: no server sends a lone `\r`.
+//! The parser follows the HTML standard, except that lines end only in `\n` or `\r\n`, because the servers send no lone
+//! `\r`.
 
-/// The most bytes of an event, far above any event of these APIs.
+/// The maximum size of an event in bytes. Events of the supported APIs are much smaller.
 const MAX_EVENT_BYTES: usize = 16 << 20;
 
-/// The parser, with the part of an event that has arrived so far.
+/// The state of the parser: the part of an event that has arrived so far.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
     line: Vec<u8>,
     data: Option<String>,
 }
 
-/// The error for an event larger than any that these APIs send.
+/// The error for an event of more than [`MAX_EVENT_BYTES`].
 #[derive(Debug, thiserror::Error)]
 #[error("an event has more than {MAX_EVENT_BYTES} bytes")]
 pub(crate) struct TooLong;
 
 impl Parser {
-    /// Parses the next bytes and returns the data of the events that they complete.
+    /// Parses the next bytes of the stream and returns the data of the events that these bytes complete.
     ///
     /// # Errors
     /// When an event has more than [`MAX_EVENT_BYTES`].
@@ -43,7 +44,7 @@ impl Parser {
             return self.data.take();
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
-        // Some versions of llama.cpp send errors in a field with this name, which a browser would ignore.
+        // Some versions of llama.cpp send errors in a field named `error`, which the standard would ignore.
         if ["data", "error"].contains(&field) {
             let value = value.strip_prefix(' ').unwrap_or(value);
             match &mut self.data {

@@ -14,7 +14,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Summarizes samples; `None` without samples.
+    /// Returns the summary of the samples; `None` if there are none.
     pub(crate) fn of(mut samples: Vec<f64>) -> Option<Self> {
         samples.sort_unstable_by(f64::total_cmp);
         let max = *samples.last()?;
@@ -24,7 +24,7 @@ impl Summary {
     }
 }
 
-/// The index of a percentile in sorted samples.
+/// Returns the index of a percentile among sorted samples.
 fn rank(num_samples: usize, percent: usize) -> usize {
     (num_samples * percent).div_ceil(100).max(1) - 1
 }

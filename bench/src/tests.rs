@@ -1,5 +1,5 @@
-//! Tests of whole runs against a server in this process. The path of its URL selects how it replies: well, late,
-//! wrongly or never.
+//! Tests of whole runs against a server in this process. The path in the URL selects how the server responds:
+//! correctly, slowly, wrongly or never.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -27,9 +27,9 @@ const TOKEN: &str = "data: {\"token\":{\"text\":\" a\",\"special\":false},\"gene
 const LAST_TOKEN: &str = "data: {\"token\":{\"text\":\" b\",\"special\":false},\"generated_text\":\" a b\",\
                           \"details\":{\"input_length\":7}}\n\n";
 
-/// Streams of `/v1/completions` as each server sends them, for three tokens of which the second is not a whole
-/// character. They differ in their fields: there are chunks for two or three tokens, the reason and the usage come in
-/// the last chunk or after it, and TGI's earlier chunks have an empty reason.
+/// The streams of `/v1/completions` that different servers send for the same three tokens, the second of which does not
+/// complete a character. The streams differ: they have chunks for two or three tokens, the reason for the end and the
+/// usage are in the last chunk or after it, and TGI's earlier chunks have an empty reason.
 const COMPLETIONS: [(&str, &str); 4] = [
     ("openai", include_str!("completions/openai.sse")),
     ("vllm", include_str!("completions/vllm.sse")),
@@ -40,13 +40,13 @@ const COMPLETIONS: [(&str, &str); 4] = [
 /// The state that all connections of the server share.
 struct Server {
     bodies: Mutex<Vec<Value>>,
-    /// The two streams of `/together` continue when both have started.
+    /// The barrier at which the two streams of `/together` wait until both have started.
     both: Barrier,
     has_come: Notify,
 }
 
 impl Server {
-    /// Listens on a port that the system chooses. The returned URL has no path yet.
+    /// Starts a server on a port that the system chooses. Returns the server, and its URL without a path.
     async fn start() -> (Arc<Self>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -116,7 +116,7 @@ fn args(url: &str, flags: &[&str]) -> Args {
     Args::parse_from(flags)
 }
 
-/// The report of a run without interruption.
+/// Runs the load without an interruption and returns the report.
 async fn report(url: &str, flags: &[&str]) -> Report {
     let args = args(url, flags);
     let Plan { client, workload, load } = args.plan().unwrap();
@@ -202,7 +202,7 @@ async fn an_open_loop_does_not_wait_for_answers() {
     let (_server, url) = Server::start().await;
     let report = report(&format!("{url}/together"), &["--num-requests", "4", "--rate", "1000"]).await;
     assert_eq!(report.num_succeeded, 4);
-    assert!(report.to_string().contains("behind its time\n"), "{report}");
+    assert!(report.to_string().contains("late\n"), "{report}");
 }
 
 #[tokio::test]

@@ -1,12 +1,12 @@
-//! The content of requests: lengths, words, conversations. The same seed gives the same content, in whatever order
-//! requests are sent.
+//! The content of requests: lengths, words, conversations. With the same seed, prompts and lengths are the same, in
+//! whatever order requests are sent.
 
 use std::str::FromStr;
 
 use fastrand::Rng;
 use serde::Serialize;
 
-/// Short common words. Most are a single token in any English vocabulary.
+/// Short common words. Most of them are a single token in vocabularies for English.
 const WORDS: [&str; 64] = [
     "the", "and", "you", "that", "was", "for", "are", "with", "his", "they", "one", "have", "this", "from", "had",
     "not", "but", "what", "all", "were", "when", "your", "can", "said", "there", "use", "each", "which", "she", "how",
@@ -30,7 +30,7 @@ pub(crate) struct NotADistribution;
 /// The settings from which all conversations are made.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    /// The prompts of a file; without them, prompts are random words.
+    /// The prompts from a file. If `None`, prompts are random words.
     pub(crate) prompts: Option<Vec<String>>,
     pub(crate) prompt_words: Distribution,
     pub(crate) output_tokens: Distribution,
@@ -38,7 +38,7 @@ pub(crate) struct Workload {
     pub(crate) seed: u64,
 }
 
-/// The text of a conversation between one client and the server so far.
+/// A conversation between a client and the server: the text so far, and the state from which its next prompts are made.
 #[derive(Debug)]
 pub(crate) struct Conversation<'a> {
     workload: &'a Workload,
@@ -51,7 +51,7 @@ pub(crate) struct Conversation<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Turn {
     pub(crate) prompt: String,
-    /// The most tokens to generate.
+    /// The maximum number of tokens to generate.
     pub(crate) output_tokens: u32,
 }
 
@@ -76,7 +76,7 @@ impl FromStr for Distribution {
 }
 
 impl Workload {
-    /// The conversation `idx` of a run with `num_turns` requests per conversation.
+    /// Returns the conversation `idx` of a run with `num_turns` requests per conversation.
     pub(crate) fn conversation(&self, idx: u64, num_turns: u32) -> Conversation<'_> {
         let prefix = words(&mut Rng::with_seed(self.seed), self.num_shared_words);
         let seed = self.seed ^ (idx + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -86,7 +86,7 @@ impl Workload {
 }
 
 impl Conversation<'_> {
-    /// The next request: the conversation so far, and a new prompt.
+    /// Returns the next request, whose prompt is the conversation so far followed by a new prompt.
     pub(crate) fn next_turn(&mut self) -> Turn {
         if !self.text.is_empty() {
             self.text.push('\n');
@@ -109,7 +109,7 @@ impl Conversation<'_> {
     }
 }
 
-/// A random time between two independent arrivals (a Poisson process).
+/// Returns a random time between two arrivals of a Poisson process, whose arrivals are independent.
 ///
 /// # Panics
 /// When the rate, in arrivals per second, is 0.

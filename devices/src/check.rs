@@ -1,11 +1,12 @@
-//! Checks that a device supports the numbers of processes and the types of weights that a user asks for.
+//! Checks that a device supports the number of shards, the number of devices per shard and the type of quantized
+//! weights that a user asks for.
 
 use crate::{Device, Quantize, Ranks, listed};
 
-/// The error for numbers that a device does not support.
+/// The error for a number of shards, or of devices per shard, that a device does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RanksError {
-    /// Several devices per process, on a device that supports one.
+    /// Several devices per shard, on a device that supports only one.
     #[error(
         "`devices_per_shard` is {devices_per_shard}, but a shard on --device {device} has one device; use --num-shard \
          instead"
@@ -13,39 +14,39 @@ pub enum RanksError {
     DevicesPerShard {
         /// The device.
         device: Device,
-        /// The number of devices per process.
+        /// The number of devices per shard.
         devices_per_shard: u32,
     },
-    /// Several processes, on a device that supports one.
+    /// Several shards (processes), on a device that supports only one.
     #[error(
         "`num_shard` is {num_shard}, but --device {device} runs a model in one process; use --devices-per-shard instead"
     )]
     NumShard {
         /// The device.
         device: Device,
-        /// The number of processes.
+        /// The number of shards.
         num_shard: u32,
     },
 }
 
-/// The error for a type that a device does not support.
+/// The error for a type of quantized weights that a device does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "--quantize is {quantize}, which is for --device {}; the device is {device}",
     listed(|device| device.quantizations.contains(quantize))
 )]
 pub struct NoQuantizeError {
-    /// The type.
+    /// The value of `--quantize`.
     pub quantize: Quantize,
     /// The device.
     pub device: Device,
 }
 
 impl Device {
-    /// Refuses numbers of shards, and of devices in each, with which the device cannot share a model.
+    /// Checks that a model can be divided among `num_shard` shards with `devices_per_shard` devices each.
     ///
     /// # Errors
-    /// When a number is not supported. The error names it and the flag to use instead.
+    /// When the device does not support one of the numbers. The error names this number and the flag to use instead.
     pub fn check_ranks(self, num_shard: u32, devices_per_shard: u32) -> Result<(), RanksError> {
         match self.ranks {
             Ranks::OnePerProcess if devices_per_shard > 1 => {
@@ -56,7 +57,7 @@ impl Device {
         }
     }
 
-    /// Refuses a type of weights that the device does not support.
+    /// Checks that the device supports weights that are quantized to this type.
     ///
     /// # Errors
     /// When the device does not support the type. The error lists the devices that do.

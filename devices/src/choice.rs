@@ -8,16 +8,17 @@ use std::path::Path;
 use crate::plugins::{Surroundings, find};
 use crate::{Asked, Device, Hardware, Presence, TABLE};
 
-/// A device, and why it was taken.
+/// The chosen device, and the reason for the choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The device.
     pub device: Device,
-    /// One line for the log.
+    /// The reason, as one line for the log.
     pub reason: String,
 }
 
-/// Returns the device that `asked` means on this machine, and the reason.
+/// Returns the device that `asked` names, or for [`Asked::Auto`] the first device of the table whose hardware and
+/// plugin this machine has, else the CPU.
 pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundings) -> Choice {
     if let Asked::Device(device) = asked {
         return Choice { device, reason: "asked for".to_owned() };
@@ -39,7 +40,7 @@ pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundi
                 return Choice { device, reason };
             }
             Err(_) => passed_over.push(format!(
-                "{found}, but no plugin: run `text-generation-launcher plugin fetch {}` to use it",
+                "{found}, but its plugin is missing: run `text-generation-launcher plugin fetch {}` to use it",
                 plugin.name
             )),
         }
@@ -51,7 +52,8 @@ pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundi
     Choice { device: Device::CPU, reason: passed_over.join("; ") }
 }
 
-/// Says what `device` needs and this machine lacks: the hardware, or else the plugin. `None` if nothing is missing.
+/// Returns a text that says what `device` needs but this machine lacks: the hardware, or else the plugin. `None` if
+/// nothing is missing.
 pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surroundings) -> Option<String> {
     if let Some(hardware) = &device.hardware {
         match (hardware.find)(&surroundings.root) {
@@ -63,7 +65,7 @@ pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surrou
     find(device.plugin()?, plugin_path, surroundings).err().map(|error| error.to_string())
 }
 
-/// The devices that need hardware which not every machine has, in the order of the table.
+/// Returns the devices that need special hardware, each with this hardware, in the order of the table.
 pub(crate) fn hardware() -> impl Iterator<Item = (Device, &'static Hardware)> {
     TABLE.iter().filter_map(|device| Some((*device, device.spec().hardware.as_ref()?)))
 }
@@ -117,7 +119,7 @@ mod tests {
         assert_eq!(device, Device::CPU);
         assert_eq!(
             reason,
-            "1 TPU v4 chip(s), but no plugin: run `text-generation-launcher plugin fetch tpu` to use it"
+            "1 TPU v4 chip(s), but its plugin is missing: run `text-generation-launcher plugin fetch tpu` to use it"
         );
         let machine = Machine::new(&[&TPU[..], &[("usr/lib/libtpu.so", "")]].concat());
         let (device, reason) = machine.choose(Asked::Auto);

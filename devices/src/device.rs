@@ -10,14 +10,14 @@ use clap::builder::PossibleValue;
 use crate::plugins::Plugin;
 use crate::{BackendKind, ChildVariable, DeviceSpec, PlatformSpec, TABLE};
 
-/// A device. The file that declares it holds its data. Two devices are equal if their names are.
+/// A device: a reference to its constant data. Two devices are equal if their names are equal.
 #[derive(Clone, Copy)]
 pub struct Device(&'static DeviceSpec);
 
 /// The value of `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// The best device of this machine.
+    /// The best device of this machine, which [`choose`](crate::choose) finds.
     Auto,
     /// The named device.
     Device(Device),
@@ -33,14 +33,15 @@ impl Device {
         self.0
     }
 
-    /// Returns the device that `topology` names, if it is this machine's CPU: programs are compiled for it by name, as
-    /// for a slice.
+    /// Returns the device that `topology` names, if a plugin drives it and it computes in host memory, as `xla-cpu`
+    /// does. `None` for the name of a TPU slice.
     pub fn attached(topology: &str) -> Option<(Self, &'static PlatformSpec)> {
         let device = TABLE.iter().find(|device| device.name == topology && device.uses_host_memory)?;
         Some((*device, device.platform()?))
     }
 
-    /// The data of the device's plugin, its clients and its programs. `None` if no plugin drives the device.
+    /// The data of the plugin that drives the device, and of the plugin's clients and programs. `None` if no plugin
+    /// drives the device.
     pub fn platform(self) -> Option<&'static PlatformSpec> {
         match self.backend {
             BackendKind::Plugin(platform) => Some(platform),
@@ -48,7 +49,7 @@ impl Device {
         }
     }
 
-    /// The environment variables that the device's processes need.
+    /// The environment variables that processes which use the device need.
     pub fn variables(self) -> &'static [ChildVariable] {
         self.platform().map_or(&[], |platform| platform.variables)
     }
@@ -59,7 +60,8 @@ impl Device {
     }
 }
 
-/// Lists the names of the devices for which `is_wanted` is true, without hidden ones, as in `cpu, xla-cpu and tpu`.
+/// Returns the names of the devices for which `is_wanted` returns true, as in `cpu, xla-cpu and tpu`. Hidden devices
+/// are left out.
 pub fn listed(is_wanted: impl Fn(Device) -> bool) -> String {
     let wanted = TABLE.iter().filter(|device| !device.is_hidden && is_wanted(**device));
     let names: Vec<&str> = wanted.map(|device| device.0.name).collect();

@@ -1,17 +1,20 @@
+//! The devices that can run a model: a table of them, what each needs, and which of them this machine has.
+//!
 //! To add a device:
-//! 1. Beside this file, add a file with a constant [`DeviceSpec`], as in `cuda.rs`. Each field says one fact about the
-//!    device.
+//! 1. Beside this file, add a file with a constant [`Device`] and its [`DeviceSpec`], as in `cuda.rs`. Each field says
+//!    one fact about the device.
 //! 2. Add a `mod` line and a row in [`TABLE`]. Flags, help, checks, the search for plugins, `plugin fetch`, the
-//!    variables of its processes and the programs compiled for it follow from the row.
+//!    environment variables of its processes and the programs compiled for it follow from the row.
 //! 3. Only for a device without a PJRT plugin: add a crate with an `impl Backend` (`backend/src/lib.rs`), a variant of
-//!    [`BackendKind`], and the match arms that the compiler then asks for.
-//! 4. Run the conformance tests of `shard/src/engine/tests` on the device: they compare with references and check that
-//!    rows do not affect each other. `xla/src/tests` compares compiled operations with the CPU's.
+//!    [`BackendKind`], and the match arms whose absence the compiler then reports.
+//! 4. Run the conformance tests of `shard/src/engine/tests` on the device: they compare outputs with references and
+//!    check that rows do not affect each other. `xla/src/tests` compares compiled operations with those of the CPU.
 //! 5. Add a row to `docs/plugins.md`.
 //!
 //! Doors: [`Device`] is a row; [`choose`] returns the device that `--device` means; [`missing`] names the hardware or
 //! plugin that this machine lacks; [`Device::check_ranks`] and [`Device::check_quantize`] refuse unsupported requests;
-//! [`plugins::find`] finds plugins; [`tpu::find`] finds chips. All of them only look at files; none opens a plugin.
+//! [`plugins::find`] finds plugins; [`tpu::find`] finds chips. None of these functions opens a plugin or a device: the
+//! searches only look at files.
 
 mod check;
 mod choice;
@@ -37,5 +40,6 @@ pub use quantize::Quantize;
 pub use ranks::Ranks;
 pub use spec::{BackendKind, DeviceSpec, Hardware, Presence};
 
-/// Every device, in the order in which help lists them. `--device auto` takes the first one whose [`Hardware`] is here.
+/// All devices, in the order in which the help text lists them. `--device auto` takes the first device that needs
+/// [`Hardware`] and whose hardware and plugin this machine has, else the CPU.
 pub const TABLE: &[Device] = &[Device::CPU, Device::XLA_CPU, Device::TPU, Device::CUDA, Device::MOCK];

@@ -1,12 +1,13 @@
-//! The differences between the devices that plugins drive, as data. In all other respects their programs are the same.
+//! The differences between the devices that plugins drive, as data. In all other respects, programs for these devices
+//! are the same.
 
 use crate::plugins::Plugin;
 
-/// The default of [`PlatformSpec::chunk_bytes`]: small enough for the fast memory (128 MiB) of a TPU v5e or v6e, beside
-/// everything else there.
+/// The usual value of [`PlatformSpec::chunk_bytes`]: small enough that such a chunk, beside all other data of a step,
+/// fits into the fast memory (128 MiB) of a TPU v5e or v6e.
 pub(crate) const CHUNK_BYTES: usize = 16 << 20;
 
-/// XLA logs every program that it compiles unless this variable stops it.
+/// Limits XLA's log to warnings and errors. Without this variable, XLA logs every program that it compiles.
 pub(crate) const QUIET: ChildVariable =
     ChildVariable { name: "TF_CPP_MIN_LOG_LEVEL", value: "1", reason: "warnings and errors only" };
 
@@ -21,12 +22,12 @@ pub struct PlatformSpec {
     pub compiler_flags: &'static [(&'static str, CompilerFlag)],
     /// How the queries of decoding rows are multiplied with the keys of several KV heads.
     pub decode_heads: HeadForm,
-    /// The most bytes of keys, or of values, that the attention loop gathers at a time, so that they stay in fast
-    /// memory.
+    /// The maximum number of bytes of keys, or of values, that one iteration of the attention loop gathers, so that
+    /// they stay in fast memory. An iteration gathers at least one block.
     pub chunk_bytes: usize,
     /// The kinds of device that differ from the others of the platform.
     pub kinds: &'static [DeviceKind],
-    /// The type of stored keys and values.
+    /// The type in which the KV cache stores keys and values.
     pub kv_cache: KvCacheForm,
     /// The environment variables that the plugin's process needs.
     pub variables: &'static [ChildVariable],
@@ -37,7 +38,7 @@ pub struct PlatformSpec {
 pub struct DeviceKind {
     /// The name that the plugin gives the kind, such as `TPU v5 lite`.
     pub name: &'static str,
-    /// As [`PlatformSpec::chunk_bytes`].
+    /// Replaces [`PlatformSpec::chunk_bytes`] for this kind.
     pub chunk_bytes: usize,
     /// True if the memory that the plugin reports for a device belongs to all devices with the same coordinates.
     pub shares_memory: bool,
@@ -50,14 +51,15 @@ pub enum ClientOption {
     Bool(bool),
     /// A number.
     Float(f32),
-    /// The number of ranks of the process.
+    /// The number of devices that the process wants.
     NumDevices,
     /// The indices of the first devices of the machine, one for each rank of the process.
     FirstDevices,
 }
 
 impl PlatformSpec {
-    /// Returns the properties of the devices that the plugin calls `name`.
+    /// Returns the entry of `kinds` with this name. For any other name, returns the values that the platform's devices
+    /// usually have.
     pub fn kind(&self, name: &str) -> DeviceKind {
         let usual = DeviceKind { name: "", chunk_bytes: self.chunk_bytes, shares_memory: false };
         self.kinds.iter().copied().find(|kind| kind.name == name).unwrap_or(usual)
@@ -78,12 +80,12 @@ pub enum CompilerFlag {
 pub enum HeadForm {
     /// One product per KV head: the fewest operations.
     Split,
-    /// One product for all KV heads, with queries that are zero outside the lanes of their own head. This is more
+    /// One product for all KV heads, with queries that are zero outside the lanes of their own head. This takes more
     /// operations, but keys and values are read in the layout of the cache.
     Wide,
 }
 
-/// The type of keys and values in programs.
+/// The type in which the KV cache of a program stores keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvCacheForm {
     /// The type of the weights.
@@ -97,8 +99,8 @@ pub enum KvCacheForm {
 pub struct ChildVariable {
     /// The name.
     pub name: &'static str,
-    /// The value, unless the user sets one.
+    /// The value to set, if the user has not set the variable.
     pub value: &'static str,
-    /// The reason why it is needed.
+    /// The reason why the process needs the variable.
     pub reason: &'static str,
 }

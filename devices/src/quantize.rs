@@ -8,12 +8,12 @@ use clap::ValueEnum;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Quantize {
-    /// Integers from -127 to 127 with a scale per output.
+    /// Integers from -127 to 127, with a scale per output.
     Int8,
-    /// Integers of four bits with a factor per group of inputs and a scale per output; the head has eight, because its
-    /// errors choose the token.
+    /// 4-bit integers, with a factor per group of 32 inputs and a scale per output. The output head gets [`Self::Int8`]
+    /// instead, because its errors directly affect the choice of a token.
     Int4,
-    /// Floats of a byte, E4M3, with a scale per output.
+    /// 8-bit floats (E4M3), with a scale per output.
     Fp8,
 }
 

@@ -1,13 +1,13 @@
-//! The numbers of processes, and of devices in each, that may share a model.
+//! The numbers of shards (processes), and of devices per shard, that may share a model.
 
-/// The numbers of processes and devices that a device supports.
+/// The numbers of processes, and of devices per process, that a kind of device supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
     /// Any number of processes with one device each.
     OnePerProcess,
     /// One process with any number of devices. Several processes would have no way to find each other.
     OneProcess,
-    /// As many as the chips of this host allow. The launcher plans the slice that they form.
+    /// Any numbers for which this host has enough chips. The launcher plans the TPU slice that the processes form.
     Slice,
     /// Any number of processes with any number of devices.
     Any,

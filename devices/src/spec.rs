@@ -9,7 +9,7 @@ use crate::{PlatformSpec, Quantize, Ranks};
 pub struct DeviceSpec {
     /// The device's value of `--device`.
     pub name: &'static str,
-    /// Other values that mean the same.
+    /// Other values of `--device` that select the same device.
     pub aliases: &'static [&'static str],
     /// A noun phrase for `--help`, without a full stop.
     pub help: &'static str,
@@ -19,17 +19,17 @@ pub struct DeviceSpec {
     pub backend: BackendKind,
     /// The hardware, and how to find it. `None` if every machine has it.
     pub hardware: Option<Hardware>,
-    /// The numbers of processes, and of devices in each, that may share a model.
+    /// The numbers of processes, and of devices per process, that may share a model.
     pub ranks: Ranks,
     /// The smaller types that weights may be converted to.
     pub quantizations: &'static [Quantize],
     /// True if the user can choose the type of keys and values.
     pub takes_kv_cache_dtype: bool,
-    /// True if the device's memory is the host's.
+    /// True if the device computes in the memory of the host.
     pub uses_host_memory: bool,
 }
 
-/// A kind of backend. The shard creates the backend from it.
+/// A kind of backend, from which the shard creates the backend.
 #[derive(Debug, Clone, Copy)]
 pub enum BackendKind {
     /// Our own kernels.
@@ -47,7 +47,7 @@ pub struct Hardware {
     pub name: &'static str,
     /// The indefinite article of the name.
     pub article: &'static str,
-    /// The message for a machine that has none.
+    /// The message for a machine without this hardware.
     pub absence: &'static str,
     /// Looks for the hardware below a root directory, which is `/` except in tests.
     pub find: fn(&Path) -> Presence,
@@ -56,9 +56,9 @@ pub struct Hardware {
 /// The result of a search for hardware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
-    /// The hardware is here. The text says which and how much.
+    /// The machine has the hardware. The text says which hardware, and how much of it.
     Here(String),
-    /// The hardware is here, but this process cannot open it. The text says why and what to do.
+    /// The machine has the hardware, but this process cannot open it. The text says why and what to do.
     Closed(String),
     /// The machine has no such hardware.
     Absent,

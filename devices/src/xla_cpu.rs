@@ -1,5 +1,5 @@
-//! The device `xla-cpu`: the CPU of this machine through XLA. It runs the programs of TPUs and GPUs where there are
-//! none.
+//! The device `xla-cpu`: the CPU of this machine through XLA. It runs the programs made for TPUs and GPUs on machines
+//! that have neither.
 
 use crate::platform::{CHUNK_BYTES, QUIET};
 use crate::plugins::{Plugin, Wheel};
@@ -42,13 +42,13 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
         own_variable: None,
         licence_note: None,
     },
-    // The CPU pretends to be this number of devices.
+    // The plugin presents the CPU as this number of devices.
     client_options: &[("cpu_device_count", ClientOption::NumDevices)],
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
     chunk_bytes: CHUNK_BYTES,
     kinds: &[],
-    // With a shorter type, the compiler would convert the whole cache in every step.
+    // With a narrower type, compiled programs would convert the whole cache in every step.
     kv_cache: KvCacheForm::F32,
     variables: &[QUIET],
 };

@@ -1,7 +1,7 @@
-//! The plugin's function table. Functions are found by an offset that is checked against the table's size, and called
-//! with zero-padded structs. Errors of the plugin become [`Error`].
+//! The plugin's function table. A function is found by its offset, which is checked against the table's size, and
+//! called with a zero-padded struct. Errors of the plugin become [`Error`].
 //!
-//! All C functions are called here. Code above this module only uses the structs of [`crate::ffi`].
+//! All functions of the table are called here. Other modules only use the structs of [`crate::ffi`].
 
 #![expect(unsafe_code, reason = "reads the plugin's table and calls its functions")]
 
@@ -14,18 +14,19 @@ use crate::ffi::functions::Place;
 use crate::ffi::values::{ErrorDestroy, ErrorGetCode, ErrorMessage};
 use crate::ffi::{Arguments, ExtensionBase, Function, InfallibleFunction, RawError, Struct, Table};
 
-/// More extensions than any plugin has, so that a walk along a cyclic chain ends.
+/// The maximum number of extensions that are read, more than any plugin has, so that a walk along a cyclic chain ends.
 const MAX_EXTENSIONS: usize = 256;
 
-/// The function table of a plugin. A plain pointer suffices: table and library exist until the process ends.
+/// The function table of a plugin. A plain pointer suffices, because the table and the library exist until the process
+/// ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Api {
     table: NonNull<Table>,
     layouts: Option<NonNull<ExtensionBase>>,
 }
 
-// SAFETY: table and extensions are never written after the plugin was initialised, and PJRT functions may be called
-// from any thread.
+// SAFETY: nothing writes the table and the extensions after the plugin has been initialised, and PJRT functions may be
+// called from any thread.
 unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}
@@ -34,8 +35,8 @@ impl Api {
     /// Wraps a function table.
     ///
     /// # Safety
-    /// `table` points to a `PJRT_Api` whose declared size is correct, as are those of its extensions. All exist until
-    /// the process ends and behave as the header says.
+    /// `table` points to a `PJRT_Api`. Its declared size and the sizes of its extensions are correct. The table and its
+    /// extensions exist until the process ends and behave as the header says.
     pub(crate) unsafe fn new(table: NonNull<Table>) -> Self {
         let api = Self { table, layouts: None };
         let layouts = api.extensions().find(|(kind, _)| *kind == ExtensionKind::Layouts).map(|(_, base)| base);
@@ -44,7 +45,7 @@ impl Api {
 
     /// The major and minor version of the plugin's API.
     pub(crate) fn version(&self) -> (i32, i32) {
-        // SAFETY: the caller of `new` promised a valid table.
+        // SAFETY: the caller of `new` promised that the table is valid.
         let version = unsafe { &raw const (*self.table.as_ptr()).version };
         // SAFETY: every version of the table contains this field.
         unsafe { ((*version).major, (*version).minor) }
@@ -57,13 +58,13 @@ impl Api {
 
     /// The size of the table in bytes, as the plugin declares it.
     pub(crate) fn table_size(&self) -> usize {
-        // SAFETY: the caller of `new` promised a valid table.
+        // SAFETY: the caller of `new` promised that the table is valid.
         unsafe { (*self.table.as_ptr()).struct_size }
     }
 
     /// The extensions, in the plugin's order.
     pub(crate) fn extensions(&self) -> impl Iterator<Item = (ExtensionKind, NonNull<ExtensionBase>)> {
-        // SAFETY: the caller of `new` promised a valid table.
+        // SAFETY: the caller of `new` promised that the table is valid.
         let first = unsafe { (*self.table.as_ptr()).extension_start };
         let next = |base: &NonNull<ExtensionBase>| {
             // SAFETY: every element of the chain has at least the fields of the base.
@@ -79,16 +80,16 @@ impl Api {
     /// Calls a function that may fail, and returns its arguments with the outputs filled in.
     ///
     /// # Safety
-    /// The inputs among `arguments` meet the header's requirements for this function: objects are alive, lengths are
-    /// correct.
+    /// The inputs among `arguments` meet the header's requirements for this function. For example, objects have not
+    /// been destroyed, and lengths are correct.
     pub(crate) unsafe fn call<A: Arguments>(&self, arguments: A) -> Result<A, Error> {
         let mut call = Struct::new(arguments);
-        // SAFETY: the caller promised the requirements.
+        // SAFETY: the caller promised that the requirements are met.
         unsafe { self.call_struct(&mut call) }?;
         Ok(call.fields)
     }
 
-    /// As [`Api::call`], for arguments that are used for more than one call.
+    /// Like [`Api::call`], but leaves the outputs in `call`, so that the struct can be used for more than one call.
     ///
     /// # Safety
     /// As for [`Api::call`].
@@ -96,13 +97,14 @@ impl Api {
         let pointer = self.pointer(A::PLACE).ok_or_else(|| self.missing::<A>())?;
         // SAFETY: the header gives this type to the function with this index.
         let function: Function<A> = unsafe { std::mem::transmute(pointer) };
-        // SAFETY: the struct has the header's layout and lives during the call; the caller promised the rest.
+        // SAFETY: the struct has the header's layout and lives for the whole call. The caller promised that the
+        // function's requirements are met.
         let error = unsafe { call_or_abort(function, call) };
-        // SAFETY: the error of a call belongs to the caller.
+        // SAFETY: the error of a call belongs to the caller of the C function, and nothing else destroys it.
         unsafe { self.take_error(A::NAME, error) }
     }
 
-    /// Converts an error of the plugin into [`Error`] and destroys it. Null is no error.
+    /// Converts an error of the plugin into [`Error`] and destroys the plugin's error. Null means success.
     ///
     /// # Safety
     /// `error` is null or an error of this plugin that nothing else destroys.
@@ -111,12 +113,11 @@ impl Api {
             return Ok(());
         }
         let mut message = Struct::new(ErrorMessage { error, message: std::ptr::null(), message_size: 0 });
-        // SAFETY: the error is alive.
+        // SAFETY: the error has not been destroyed yet.
         unsafe { self.call_infallible(&mut message) };
         // SAFETY: the message lives as long as the error.
         let message = unsafe { text(message.fields.message, message.fields.message_size) };
-        // SAFETY: the error is alive. A failure of this call returns null or an error of its own, which is then
-        // destroyed.
+        // SAFETY: the error has not been destroyed yet.
         let code = unsafe { self.error_code(error) };
         let mut destroy = Struct::new(ErrorDestroy { error });
         // SAFETY: nothing else destroys the error.
@@ -124,27 +125,28 @@ impl Api {
         Err(Error::Pjrt { function, code, message })
     }
 
-    /// Returns the code of an error.
+    /// Returns the code of an error. [`Code::Unknown`] if the plugin cannot return the code.
     ///
     /// # Safety
-    /// `error` is alive.
+    /// `error` is an error of this plugin that has not been destroyed.
     unsafe fn error_code(&self, error: *const RawError) -> Code {
         let Some(pointer) = self.pointer(ErrorGetCode::PLACE) else { return Code::Unknown };
         // SAFETY: the header gives this function this type.
         let function: Function<ErrorGetCode> = unsafe { std::mem::transmute(pointer) };
         let mut call = Struct::new(ErrorGetCode { error, code: 0, tail: 0 });
-        // SAFETY: the error is alive.
+        // SAFETY: the caller promised that the error has not been destroyed.
         let second = unsafe { call_or_abort(function, &raw mut call) };
         if second.is_null() {
             return Code::from_number(call.fields.code);
         }
         let mut destroy = Struct::new(ErrorDestroy { error: second });
-        // SAFETY: the second error belongs to this call.
+        // SAFETY: the second error is the result of this call, so nothing else destroys it.
         unsafe { self.call_infallible(&mut destroy) };
         Code::Unknown
     }
 
-    /// Calls one of the two functions that cannot fail. A no-op if the plugin lacks it.
+    /// Calls one of the two functions that cannot fail, see [`InfallibleFunction`]. A no-op if the plugin lacks the
+    /// function.
     ///
     /// # Safety
     /// As for [`Api::call`].
@@ -152,7 +154,7 @@ impl Api {
         if let Some(pointer) = self.pointer(A::PLACE) {
             // SAFETY: the header gives this type to the two functions.
             let function: InfallibleFunction<A> = unsafe { std::mem::transmute(pointer) };
-            // SAFETY: the caller promised the requirements.
+            // SAFETY: the caller promised that the requirements are met.
             unsafe { function(call) };
         }
     }
@@ -161,13 +163,13 @@ impl Api {
         Error::Missing { function: A::NAME, version: self.version() }
     }
 
-    /// The pointer to a function; `None` if it is outside the size that the plugin declares, or null.
+    /// Returns the pointer to a function. `None` if the pointer is null or outside the size that the plugin declares.
     fn pointer(&self, place: Place) -> Option<NonNull<()>> {
         let (base, size, head, index) = match place {
             Place::Table(index) => (self.table.cast::<u8>(), self.table_size(), size_of::<Table>(), index),
             Place::Layouts(index) => {
                 let layouts = self.layouts?;
-                // SAFETY: the caller of `new` promised valid extensions.
+                // SAFETY: the caller of `new` promised that the extensions are valid.
                 let size = unsafe { (*layouts.as_ptr()).struct_size };
                 (layouts.cast::<u8>(), size, size_of::<ExtensionBase>(), index)
             }
@@ -176,32 +178,33 @@ impl Api {
         if offset + size_of::<*mut ()>() > size {
             return None;
         }
-        // SAFETY: the pointer is inside the declared size. It is aligned, because the head's size and the step are
-        // multiples of a pointer's size.
+        // SAFETY: the pointer is inside the declared size. It is aligned, because the head's size is a multiple of a
+        // pointer's size.
         NonNull::new(unsafe { base.add(offset).cast::<*mut ()>().read() })
     }
 }
 
-/// Calls a function of the plugin. A C++ exception that leaves it ends the process here, because this function cannot
-/// unwind. The plugin's state is unknown after an exception.
+/// Calls a function of the plugin. If a C++ exception leaves the plugin's function, the process ends here, because this
+/// function cannot unwind. After an exception, the plugin would be in an unknown state.
 ///
 /// # Safety
 /// As for [`Api::call`].
 unsafe extern "C" fn call_or_abort<A: Arguments>(function: Function<A>, call: *mut Struct<A>) -> *mut RawError {
-    // SAFETY: the caller promised the requirements.
+    // SAFETY: the caller promised that the requirements are met.
     unsafe { function(call) }
 }
 
-/// Copies text from C's pointer and length. Null and zero give empty text, and bytes that are not UTF-8 are replaced.
+/// Copies text from a C pointer and a length. If the pointer is null or the length 0, the text is empty. Bytes that are
+/// not UTF-8 are replaced.
 ///
 /// # Safety
 /// `start` is null or points to `size` readable bytes.
 pub(crate) unsafe fn text(start: *const c_char, size: usize) -> String {
-    // SAFETY: the caller promised the bytes; a `c_char` is a byte.
+    // SAFETY: the caller promised that the bytes are readable, and a `c_char` is a byte.
     String::from_utf8_lossy(unsafe { array(start.cast::<u8>(), size) }).into_owned()
 }
 
-/// Borrows an array from C's pointer and length. Null and zero give an empty slice.
+/// Borrows an array from a C pointer and a length. If the pointer is null or the length 0, the slice is empty.
 ///
 /// # Safety
 /// `start` is null or points to `size` aligned values that are not written while the slice is used.
@@ -209,6 +212,6 @@ pub(crate) unsafe fn array<'a, T>(start: *const T, size: usize) -> &'a [T] {
     if start.is_null() || size == 0 {
         return &[];
     }
-    // SAFETY: the caller promised the values, and `start` is not null.
+    // SAFETY: the caller promised that `start` points to `size` values, and `start` is not null.
     unsafe { std::slice::from_raw_parts(start, size) }
 }

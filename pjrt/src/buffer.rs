@@ -17,7 +17,7 @@ use crate::ffi::buffer::{
 use crate::ffi::{Arguments, RawBuffer};
 use crate::handle::Handle;
 
-/// An array on a device, perhaps still being computed. Dropping it frees the memory.
+/// An array on a device. Its content may still be being computed. Dropping the buffer frees the device's memory.
 #[derive(Debug)]
 pub struct Buffer {
     owned: OwnedBuffer,
@@ -33,7 +33,7 @@ pub(crate) struct OwnedBuffer {
 }
 
 impl Buffer {
-    /// A buffer with known shape and device.
+    /// Returns a buffer of this shape on this device.
     pub(crate) fn new(owned: OwnedBuffer, shape: Arc<Shape>, device: Device) -> Self {
         Self { owned, shape, device }
     }
@@ -58,7 +58,7 @@ impl Buffer {
         &self.device
     }
 
-    /// The bytes that it takes on the device, padding included.
+    /// The size of the buffer on the device in bytes, padding included.
     ///
     /// # Errors
     /// The plugin's error.
@@ -68,7 +68,7 @@ impl Buffer {
         Ok(unsafe { self.api().call(arguments) }?.size)
     }
 
-    /// Returns an event that becomes ready when the content is computed, or its computation has failed.
+    /// Returns an event that becomes ready when the content has been computed, or when its computation has failed.
     ///
     /// # Errors
     /// The plugin's error.
@@ -79,8 +79,8 @@ impl Buffer {
         Ok(Event::new(out.event, BufferReadyEvent::NAME, self.client()))
     }
 
-    /// Starts to copy the content to host memory, dense and row-major. Never waits: the copy begins when the content is
-    /// computed. The buffer may be dropped or donated before the copy ends.
+    /// Starts to copy the content to host memory, dense and row-major. Returns at once: the copy begins after the
+    /// content has been computed. The buffer may be dropped or donated before the copy ends.
     ///
     /// # Errors
     /// The plugin's error at the start of the copy.
@@ -88,7 +88,7 @@ impl Buffer {
         Download::start(self)
     }
 
-    /// The pointer for calls.
+    /// The plugin's pointer to the buffer.
     pub(crate) fn raw(&self) -> *mut RawBuffer {
         self.owned.raw()
     }
@@ -104,29 +104,29 @@ impl Buffer {
 }
 
 impl OwnedBuffer {
-    /// Takes ownership of a buffer that `function` made.
+    /// Takes ownership of a buffer that the C function `function` returned.
     pub(crate) fn new(raw: *mut RawBuffer, function: &'static str, client: &Client) -> Result<Self, Error> {
         Ok(Self { raw: Handle::new(raw, function)?, client: client.clone() })
     }
 
-    /// The pointer for calls.
+    /// The plugin's pointer to the buffer.
     pub(crate) fn raw(&self) -> *mut RawBuffer {
         self.raw.get()
     }
 
-    /// Queries element type and dimensions.
+    /// Queries the element type and the dimensions from the plugin.
     pub(crate) fn shape(&self) -> Result<Shape, Error> {
         let (api, buffer) = (self.client.api(), self.raw());
-        // SAFETY: `self` owns the buffer; so for the call below.
+        // SAFETY: `self` owns the buffer.
         let element_type = unsafe { api.call(BufferElementType { buffer, element_type: 0, tail: 0 }) }?.element_type;
-        // SAFETY: as above.
+        // SAFETY: `self` owns the buffer.
         let out = unsafe { api.call(BufferDimensions { buffer, dims: std::ptr::null(), num_dims: 0 }) }?;
         // SAFETY: the dimensions live as long as the buffer.
         let dims = dims_from_c(unsafe { array(out.dims, out.num_dims) }, BufferDimensions::NAME)?;
         Ok(Shape { element_type: ElementType::from_number(element_type)?, dims })
     }
 
-    /// Queries the device.
+    /// Queries the device that holds the buffer from the plugin.
     pub(crate) fn device(&self) -> Result<Device, Error> {
         let arguments = BufferDevice { buffer: self.raw(), device: std::ptr::null_mut() };
         // SAFETY: `self` owns the buffer.

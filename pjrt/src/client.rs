@@ -1,4 +1,4 @@
-//! Clients: a plugin that runs on the devices of this process.
+//! Clients: connections of a plugin to the devices of this process.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -20,9 +20,10 @@ use crate::named_value::{Options, Value};
 use crate::plugin::Plugin;
 use crate::program::mlir_program;
 
-/// A client. It owns the devices of this process until it and everything made from it are dropped.
+/// A client: a plugin's connection to the devices of this process.
 ///
-/// Cheap to clone. Buffers, executables, events and devices keep the client alive, so they may be dropped in any order.
+/// A client occupies its devices until all clones of it, and all buffers, executables, events and devices made from it,
+/// have been dropped. All of these may be dropped in any order. A client is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -45,15 +46,15 @@ struct Owned {
 }
 
 impl Client {
-    /// Creates a client, which takes the devices of this process.
+    /// Creates a client, which occupies the devices of this process.
     ///
     /// The options depend on the plugin: `cpu_device_count` (number) for XLA-CPU; `visible_devices` (numbers),
     /// `allocator` (text), `memory_fraction` (float), `preallocate` (bool) and others for CUDA; none for TPUs. Each
-    /// must have the type that the plugin expects: for another type XLA-CPU throws a C++ exception, which ends the
-    /// process.
+    /// option must have the type that the plugin expects: for another type, XLA-CPU throws a C++ exception, which ends
+    /// the process.
     ///
     /// # Errors
-    /// The plugin's error, for example that there is no device, that another process holds it, or that an option is
+    /// The plugin's error, for example if there is no device, if another process uses the device, or if an option is
     /// unknown.
     pub fn new(plugin: &Arc<Plugin>, options: &[(&str, Value)]) -> Result<Self, Error> {
         let options = Options::new(options);
@@ -68,7 +69,7 @@ impl Client {
             kv_try_get_callback: std::ptr::null(),
             kv_try_get_user_arg: std::ptr::null_mut(),
         };
-        // SAFETY: the options are borrowed during the call; no key-value store is passed.
+        // SAFETY: the options are borrowed for the whole call, and no callbacks of a key-value store are passed.
         let out = unsafe { plugin.api().call(arguments) }?;
         let owned = Owned { raw: Handle::new(out.client, ClientCreate::NAME)?, plugin: Arc::clone(plugin) };
         Ok(Self(Arc::new(Inner::read(owned)?)))
@@ -84,12 +85,12 @@ impl Client {
         &self.0.platform_name
     }
 
-    /// The version of the runtime, for people and cache keys.
+    /// The version of the plugin's runtime: text for people and for cache keys.
     pub fn platform_version(&self) -> &str {
         &self.0.platform_version
     }
 
-    /// The index of this process among those that cooperate.
+    /// The index of this process among the processes that run programs together.
     pub fn process_index(&self) -> i64 {
         self.0.process_index
     }
@@ -107,8 +108,8 @@ impl Client {
     /// Compiles a program, StableHLO as text or bytecode, and loads it on the devices that the options assign.
     ///
     /// # Errors
-    /// Mostly [`Code::InvalidArgument`](crate::Code) for a program that is wrong, and
-    /// [`Code::ResourceExhausted`](crate::Code) for one that is too large.
+    /// The plugin's error, mostly [`Code::InvalidArgument`](crate::Code) for an invalid program, and
+    /// [`Code::ResourceExhausted`](crate::Code) for a program that is too large.
     pub fn compile(&self, mlir: &[u8], options: &CompileOptions) -> Result<LoadedExecutable, Error> {
         let program = mlir_program(mlir);
         let options = options.encode();
@@ -119,14 +120,14 @@ impl Client {
             compile_options_size: options.len(),
             executable: std::ptr::null_mut(),
         };
-        // SAFETY: the client is alive; program and options are borrowed during the call.
+        // SAFETY: `self` keeps the client alive. The program and the options are borrowed for the whole call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the executable is new and owned by this call.
+        // SAFETY: the executable is new, and nothing else owns it.
         unsafe { LoadedExecutable::new(self, out.executable, ClientCompile::NAME) }
     }
 
     /// Loads an executable that [`Executable::serialize`](crate::Executable::serialize) wrote with the same build of
-    /// the same plugin. `options`, if given, replace those with which it was compiled.
+    /// the same plugin. If `options` are given, they replace the options with which the executable was compiled.
     ///
     /// # Errors
     /// The plugin's error for bytes that it cannot use.
@@ -140,13 +141,13 @@ impl Client {
             options: options.as_ref().map_or(std::ptr::null(), |options| options.as_ptr().cast()),
             options_size: options.as_ref().map_or(0, Vec::len),
         };
-        // SAFETY: the client is alive; bytes and options are borrowed during the call.
+        // SAFETY: `self` keeps the client alive. The bytes and the options are borrowed for the whole call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the executable is new and owned by this call.
+        // SAFETY: the executable is new, and nothing else owns it.
         unsafe { LoadedExecutable::new(self, out.loaded_executable, ExecutableDeserializeAndLoad::NAME) }
     }
 
-    /// The pointer for calls.
+    /// The plugin's pointer to the client.
     pub(crate) fn raw(&self) -> *mut RawClient {
         self.0.owned.raw.get()
     }
@@ -156,7 +157,7 @@ impl Client {
         self.0.owned.plugin.api()
     }
 
-    /// True if both are the same client.
+    /// True if `self` and `other` are clones of the same client.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -171,7 +172,10 @@ impl Client {
         self.0.addressable.contains(&index)
     }
 
-    /// The device with this pointer.
+    /// Returns the device with this pointer.
+    ///
+    /// # Errors
+    /// When the client has no such device. `function` names the C function that returned the pointer.
     pub(crate) fn device_of(&self, raw: *mut RawDevice, function: &'static str) -> Result<Device, Error> {
         let index = position(&self.0.devices, raw, function)?;
         Ok(Device::new(self, index))
@@ -181,7 +185,7 @@ impl Client {
 impl Inner {
     fn read(owned: Owned) -> Result<Self, Error> {
         let (api, client) = (*owned.plugin.api(), owned.raw.get());
-        // SAFETY: `owned` keeps the client alive, also for the calls below.
+        // SAFETY: `owned` keeps the client alive, also during the calls below.
         let name = unsafe { api.call(ClientPlatformName { client, name: std::ptr::null(), name_size: 0 }) }?;
         // SAFETY: the text lives as long as the client.
         let platform_name = unsafe { text(name.name, name.name_size) };
@@ -218,8 +222,8 @@ fn position(devices: &[DeviceEntry], raw: *mut RawDevice, function: &'static str
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: everything made from the client keeps it alive, so this is the last use. A failure cannot be
-        // reported.
+        // SAFETY: everything made from the client keeps `self` alive, so this is the last use of the client. A failure
+        // cannot be reported.
         let _unheard = unsafe { self.plugin.api().call(ClientDestroy { client: self.raw.get() }) };
     }
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use prost::Message as _;
 
-/// The options of a compilation, including its devices.
+/// The options of a compilation, including the devices that will run the program.
 ///
 /// [`CompileOptions::encode`] writes equal options as equal bytes, so the bytes can be part of a cache key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompileOptions {
-    /// The number of copies of the program that see different data. The programs of this project have one.
+    /// The number of copies of the program that compute different data. The programs of this project have one copy.
     pub num_replicas: usize,
     /// The number of devices that share one copy.
     pub num_partitions: usize,
@@ -17,20 +17,20 @@ pub struct CompileOptions {
     pub device_assignment: Vec<Vec<i64>>,
     /// True if the program is compiled for several partitions.
     pub use_spmd_partitioning: bool,
-    /// True if `sdy` annotations are understood.
+    /// True if the compiler partitions the program as its `sdy` annotations say.
     pub use_shardy_partitioner: bool,
-    /// True if the device is chosen at execution. Only for one device.
+    /// True if the device is chosen at execution. The program must then be for a single device.
     pub compile_portable_executable: bool,
-    /// The compiler's effort to make the program fast.
+    /// The compiler's effort to make the program fast. `None` is the compiler's default.
     pub optimization_level: Option<EffortLevel>,
-    /// The compiler's effort to make the program fit into memory.
+    /// The compiler's effort to make the program fit into memory. `None` is the compiler's default.
     pub memory_fitting_level: Option<EffortLevel>,
-    /// The effort to make it fast on a finer scale, from -1 to 1; 0 by default.
+    /// The effort to make the program fast, on a finer scale: from -1 to 1, 0 by default.
     pub exec_time_optimization_effort: f32,
-    /// The effort to make it fit on a finer scale, from -1 to 1; 0 by default.
+    /// The effort to make the program fit into memory, on a finer scale: from -1 to 1, 0 by default.
     pub memory_fitting_effort: f32,
-    /// The compiler's flags by name without dashes, such as `xla_tpu_scoped_vmem_limit_kib`. An unknown name is an
-    /// error.
+    /// The compiler's flags by name without dashes, such as `xla_tpu_scoped_vmem_limit_kib`. With an unknown name, the
+    /// compilation fails.
     pub env_option_overrides: BTreeMap<String, OptionValue>,
 }
 
@@ -39,7 +39,7 @@ pub struct CompileOptions {
 pub enum EffortLevel {
     /// The least effort.
     O0,
-    /// Quick to compile.
+    /// Little effort, for short compile times.
     O1,
     /// The usual effort.
     O2,
@@ -61,7 +61,7 @@ pub enum OptionValue {
 }
 
 impl Default for CompileOptions {
-    /// Options for one device, which the plugin chooses.
+    /// Returns options for one device, which the plugin chooses.
     fn default() -> Self {
         Self {
             num_replicas: 1,
@@ -80,7 +80,8 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// Options for one replica and one partition per device id: the program that all ranks of a model share.
+    /// Returns options for one replica and one partition per device id, with which all ranks of a model share one
+    /// program.
     pub fn partitioned(device_ids: &[i64]) -> Self {
         Self {
             num_partitions: device_ids.len(),
@@ -90,7 +91,7 @@ impl CompileOptions {
         }
     }
 
-    /// Serializes `CompileOptionsProto`. Equal options give equal bytes.
+    /// Serializes the options as `CompileOptionsProto`. Equal options give equal bytes.
     pub fn encode(&self) -> Vec<u8> {
         let override_of = |value: &OptionValue| OptionOverrideProto {
             value: Some(match value {
@@ -145,7 +146,7 @@ impl EffortLevel {
     }
 }
 
-/// A count as the message stores it. The plugin refuses one that is too large.
+/// Converts a count for the message. The plugin refuses a count that is too large.
 fn count(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Devices, and their descriptions, which also exist without a device.
+//! Devices, and descriptions of devices, which also exist for devices that this machine lacks.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -13,18 +13,20 @@ use crate::ffi::{RawDevice, RawDeviceDescription};
 use crate::handle::Handle;
 use crate::named_value::{Value, find, read_values};
 
-/// The facts about a device that need no query to it.
+/// The facts about a device that are known without a query to the device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceDescription {
-    /// The id, unique among the devices of all hosts. A device assignment uses it.
+    /// The id, unique among the devices of all hosts. [`CompileOptions::device_assignment`] lists such ids.
+    ///
+    /// [`CompileOptions::device_assignment`]: crate::CompileOptions::device_assignment
     pub id: i64,
-    /// The process that can use the device.
+    /// The index of the process that can use the device.
     pub process_index: i64,
     /// The vendor's name, such as `TPU v5 lite` or `cpu`.
     pub kind: String,
-    /// Text that identifies the device.
+    /// A text that identifies the device for people.
     pub debug_string: String,
-    /// The plugin's other facts, such as `coords` and `core_on_chip`.
+    /// Further facts that the plugin returns, by name, such as `coords` and `core_on_chip`.
     pub attributes: Vec<(String, Value)>,
 }
 
@@ -34,7 +36,7 @@ impl DeviceDescription {
         find(&self.attributes, name)
     }
 
-    /// The coordinates of its chip in a TPU slice.
+    /// The coordinates of the device's chip in a TPU slice. `None` if the plugin returns none.
     pub fn coords(&self) -> Option<&[i64]> {
         match self.attribute("coords")? {
             Value::I64List(coords) => Some(coords),
@@ -45,9 +47,9 @@ impl DeviceDescription {
     /// Reads a description.
     ///
     /// # Safety
-    /// `description` is alive.
+    /// `description` is a description of this plugin, and the object that owns it has not been destroyed.
     pub(crate) unsafe fn read(api: &Api, description: *mut RawDeviceDescription) -> Result<Self, Error> {
-        // SAFETY: the description is alive, also for the calls below.
+        // SAFETY: the caller promised that the description is valid, also during the calls below.
         let id = unsafe { api.call(DescriptionId { description, id: 0, tail: 0 }) }?.id;
         // SAFETY: as above.
         let process = unsafe { api.call(DescriptionProcessIndex { description, process_index: 0, tail: 0 }) }?;
@@ -77,13 +79,14 @@ impl DeviceDescription {
     /// Reads an array of descriptions.
     ///
     /// # Safety
-    /// `start` and `size` were returned by the plugin, and the descriptions are alive.
+    /// `start` and `size` were returned by the plugin, and the object that owns the descriptions has not been
+    /// destroyed.
     pub(crate) unsafe fn read_all(
         api: &Api,
         start: *const *mut RawDeviceDescription,
         size: usize,
     ) -> Result<Vec<Self>, Error> {
-        // SAFETY: the caller promised a valid array.
+        // SAFETY: the caller promised that the array is valid.
         let descriptions = unsafe { array(start, size) };
         // SAFETY: as above.
         descriptions.iter().map(|description| unsafe { Self::read(api, *description) }).collect()
@@ -102,39 +105,39 @@ impl DeviceEntry {
     /// Reads a device.
     ///
     /// # Safety
-    /// `device` is alive.
+    /// `device` is a device of this plugin, and its client has not been destroyed.
     pub(crate) unsafe fn read(api: &Api, device: *mut RawDevice) -> Result<Self, Error> {
         let raw = Handle::new(device, "PJRT_Client_Devices")?;
-        // SAFETY: the device is alive, also for the calls below.
+        // SAFETY: the caller promised that the device is valid, also during the calls below.
         let out = unsafe { api.call(DeviceGetDescription { device, description: std::ptr::null_mut() }) }?;
         // SAFETY: a description lives as long as its device.
         let description = unsafe { DeviceDescription::read(api, out.description) }?;
-        // SAFETY: as above. A device of another host has no such id; some plugins return an error for it.
+        // SAFETY: as above. A device of another host has no id on this host, so some plugins return an error.
         let local = unsafe { api.call(DeviceLocalHardwareId { device, local_hardware_id: -1, tail: 0 }) };
         let local_hardware_id = local.ok().map(|out| i64::from(out.local_hardware_id)).filter(|id| *id >= 0);
         Ok(Self { raw, description, local_hardware_id })
     }
 }
 
-/// A device of a client. Cheap to clone. It keeps the client alive.
+/// A device of a client. A device keeps its client alive and is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Device {
     client: Client,
     index: usize,
 }
 
-/// The memory of a device, in bytes. Values that the plugin does not report are `None`.
+/// Statistics of a device's memory. Values that the plugin does not report are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStats {
     /// The bytes in use now.
     pub bytes_in_use: i64,
-    /// The most bytes in use at one time.
+    /// The maximum number of bytes that have been in use at one time.
     pub peak_bytes_in_use: Option<i64>,
-    /// The most bytes that programs may use.
+    /// The maximum number of bytes that buffers and programs may use.
     pub bytes_limit: Option<i64>,
     /// The bytes reserved now.
     pub bytes_reserved: Option<i64>,
-    /// The size of the largest free block.
+    /// The size of the largest free block, in bytes.
     pub largest_free_block_bytes: Option<i64>,
     /// The number of allocations so far.
     pub num_allocs: Option<i64>,
@@ -143,7 +146,7 @@ pub struct MemoryStats {
 }
 
 impl Device {
-    /// The device at `index` of the client's list.
+    /// Returns the device at `index` of the client's list.
     pub(crate) fn new(client: &Client, index: usize) -> Self {
         Self { client: client.clone(), index }
     }
@@ -152,7 +155,7 @@ impl Device {
         self.client.device_entry(self.index)
     }
 
-    /// The pointer for calls, alive as long as the client.
+    /// The plugin's pointer to the device. The pointer is valid as long as the client exists.
     pub(crate) fn raw(&self) -> *mut RawDevice {
         self.entry().raw.get()
     }
@@ -162,7 +165,7 @@ impl Device {
         &self.client
     }
 
-    /// The facts about the device that need no query to it.
+    /// The facts about the device that are known without a query to the device.
     pub fn description(&self) -> &DeviceDescription {
         &self.entry().description
     }
@@ -182,17 +185,17 @@ impl Device {
         &self.description().kind
     }
 
-    /// Text that identifies the device.
+    /// A text that identifies the device for people.
     pub fn debug_string(&self) -> &str {
         &self.description().debug_string
     }
 
-    /// The plugin's other facts.
+    /// Further facts that the plugin returns, by name.
     pub fn attributes(&self) -> &[(String, Value)] {
         &self.description().attributes
     }
 
-    /// The coordinates of its chip in a TPU slice.
+    /// The coordinates of the device's chip in a TPU slice. `None` if the plugin returns none.
     pub fn coords(&self) -> Option<Vec<i64>> {
         self.description().coords().map(<[i64]>::to_vec)
     }
@@ -202,10 +205,10 @@ impl Device {
         self.client.is_addressable(self.index)
     }
 
-    /// Queries the use of its memory.
+    /// Queries the statistics of the device's memory.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin does not report it.
+    /// An error with [`Error::is_unimplemented`] if the plugin does not report them.
     pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
         let unset = OptionalI64::default();
         let arguments = DeviceMemoryStats {
@@ -236,11 +239,12 @@ impl Device {
         })
     }
 
-    /// Replaces the outputs of the earliest execution with this launch id by errors, if it has not ended. With this a
-    /// healthy shard abandons a step when another shard has died. Returns true if there was such an execution.
+    /// Makes the earliest execution with this launch id fail with an error, if the execution has not ended. With this
+    /// function, a healthy shard can abandon a step when another shard has died. Returns true if there was such an
+    /// execution.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin does not support it.
+    /// An error with [`Error::is_unimplemented`] if the plugin does not support it.
     pub fn poison_execution(&self, launch_id: i32, code: Code, message: &str) -> Result<bool, Error> {
         let arguments = DevicePoisonExecution {
             device: self.raw(),
@@ -253,7 +257,7 @@ impl Device {
             payload: std::ptr::null(),
             num_payload: 0,
         };
-        // SAFETY: the client keeps its devices alive; the message is borrowed during the call.
+        // SAFETY: the client keeps its devices alive, and the message is borrowed for the whole call.
         Ok(unsafe { self.client.api().call(arguments) }?.poisoned)
     }
 }

@@ -15,7 +15,7 @@ use crate::ffi::{Arguments, Struct};
 
 /// A copy to host memory that has been started: a future of the bytes, which are dense, row-major and little-endian.
 ///
-/// It may be dropped early: the memory is kept until the transfer has ended.
+/// A download may be dropped before the transfer has ended: the host memory is freed only after the transfer.
 #[derive(Debug)]
 pub struct Download {
     /// `None` after the bytes were returned.
@@ -29,7 +29,7 @@ struct Transfer {
 }
 
 impl Download {
-    /// Starts the copy.
+    /// Starts to copy the content of `buffer`.
     pub(crate) fn start(buffer: &Buffer) -> Result<Self, Error> {
         let api = *buffer.client().api();
         let rank = i64::try_from(buffer.dims().len()).unwrap_or(i64::MAX);
@@ -42,7 +42,7 @@ impl Download {
             dst_size: 0,
             event: std::ptr::null_mut(),
         });
-        // SAFETY: the buffer is alive. Without a destination the call only returns the size.
+        // SAFETY: `buffer` owns the plugin's buffer. Without a destination, the call only returns the size.
         unsafe { api.call_struct(&mut call) }?;
         let mut bytes = vec![0_u8; call.fields.dst_size];
         call.fields.dst = bytes.as_mut_ptr().cast::<c_void>();
@@ -53,7 +53,7 @@ impl Download {
         Ok(Self { transfer: Some(Transfer { event, bytes }) })
     }
 
-    /// Blocks this thread until the bytes have arrived.
+    /// Blocks this thread until the bytes have arrived, and returns them.
     ///
     /// # Errors
     /// The reason why the content was not computed or copied.
@@ -64,12 +64,15 @@ impl Download {
         Ok(self.take())
     }
 
-    /// True if the bytes, or an error, have arrived. Never blocks.
+    /// True if the bytes have arrived or the transfer has failed. Never blocks.
     pub fn is_ready(&self) -> bool {
         self.transfer.as_ref().is_none_or(|transfer| transfer.event.is_ready())
     }
 
     /// Takes the bytes. The event must be ready.
+    ///
+    /// # Panics
+    /// When the bytes were taken before.
     fn take(&mut self) -> Vec<u8> {
         self.transfer.take().expect("a download is not polled after it gave its bytes").bytes
     }
@@ -93,13 +96,14 @@ impl Drop for Download {
         let Some(Transfer { event, bytes }) = self.transfer.take() else { return };
         if !event.is_ready() {
             let kept = Kept::leak(*event.api(), bytes);
-            // SAFETY: `kept` was just leaked, and nothing else frees it.
+            // SAFETY: `kept` was leaked just now, and nothing else frees it.
             unsafe { event.release_when_ready(kept) };
         }
     }
 }
 
-/// The layout of dense arrays in host memory, with the last dimension as the fastest.
+/// Returns the layout of dense row-major arrays in host memory. `minor_to_major` lists the dimensions, the last one
+/// first.
 fn row_major(minor_to_major: &[i64]) -> Struct<MemoryLayout> {
     Struct::new(MemoryLayout {
         tiled: TiledLayout {

@@ -9,28 +9,28 @@ use crate::error::Error;
 pub enum ElementType {
     /// A boolean: one byte on the host, 0 or 1.
     Pred,
-    /// Signed, 4 bits. On the host one byte per element, of which the lower half counts. In downloads the upper half
-    /// may be zero or the sign.
+    /// A signed integer of 4 bits. On the host, an element takes one byte, whose lower half is the value. In downloads,
+    /// the upper half may be zero or repeat the sign bit.
     S4,
-    /// Signed, 8 bits.
+    /// A signed integer of 8 bits.
     S8,
-    /// Signed, 32 bits.
+    /// A signed integer of 32 bits.
     S32,
-    /// Unsigned, 8 bits.
+    /// An unsigned integer of 8 bits.
     U8,
-    /// Unsigned, 32 bits.
+    /// An unsigned integer of 32 bits.
     U32,
-    /// Float of 8 bits with 4 bits of exponent and no infinity.
+    /// A float of 8 bits, with 4 exponent bits, 3 mantissa bits and no infinities.
     F8E4M3FN,
     /// IEEE half precision.
     F16,
-    /// The upper half of an IEEE single.
+    /// The upper half of an IEEE single-precision float.
     Bf16,
     /// IEEE single precision.
     F32,
 }
 
-/// Each type with its number in the header, its name in StableHLO, and the bytes of an element on the host.
+/// Each type with its number in the PJRT header, its name in StableHLO, and the bytes of an element on the host.
 const ROWS: [(ElementType, i32, &str, usize); 10] = [
     (ElementType::Pred, 1, "i1", 1),
     (ElementType::S4, 21, "i4", 1),
@@ -45,22 +45,22 @@ const ROWS: [(ElementType, i32, &str, usize); 10] = [
 ];
 
 impl ElementType {
-    /// All element types.
+    /// Returns all element types.
     pub fn all() -> impl Iterator<Item = Self> {
         ROWS.iter().map(|row| row.0)
     }
 
-    /// The type with this number in the header.
+    /// Returns the type with this number in the PJRT header.
     pub(crate) fn from_number(number: i32) -> Result<Self, Error> {
         ROWS.iter().find(|row| row.1 == number).map(|row| row.0).ok_or(Error::ElementType(number))
     }
 
-    /// The number of the type in the header.
+    /// The number of the type in the PJRT header.
     pub(crate) fn number(self) -> i32 {
         ROWS[self as usize].1
     }
 
-    /// The bytes of one element in host memory, where four-bit integers take one byte each.
+    /// The size of one element in host memory in bytes. A 4-bit integer takes one byte there.
     pub fn host_bytes(self) -> usize {
         ROWS[self as usize].3
     }
@@ -83,7 +83,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The bytes of a dense array of this shape in host memory; `None` on overflow.
+    /// The size of a dense array of this shape in host memory in bytes; `None` on overflow.
     pub fn host_bytes(&self) -> Option<usize> {
         host_bytes(self.element_type, &self.dims)
     }
@@ -97,18 +97,18 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The bytes of a dense array in host memory; `None` on overflow.
+/// Returns the size of a dense array in host memory in bytes; `None` on overflow.
 pub(crate) fn host_bytes(element_type: ElementType, dims: &[usize]) -> Option<usize> {
     dims.iter().try_fold(element_type.host_bytes(), |bytes, dim| bytes.checked_mul(*dim))
 }
 
-/// Converts dimensions for the C API.
+/// Converts dimensions to the integers of the C API.
 pub(crate) fn dims_to_c(dims: &[usize]) -> Result<Vec<i64>, Error> {
-    let too_long = |_| Error::Arguments(format!("dimensions {dims:?} do not fit 64 bits"));
+    let too_long = |_| Error::Arguments(format!("dimensions {dims:?} are too large: each must fit into 63 bits"));
     dims.iter().map(|dim| i64::try_from(*dim).map_err(too_long)).collect()
 }
 
-/// Converts dimensions from the C API.
+/// Converts dimensions from the integers of the C API. `function` names the C function that returned them.
 pub(crate) fn dims_from_c(dims: &[i64], function: &'static str) -> Result<Vec<usize>, Error> {
     let negative = |_| Error::Contract { function, what: "a negative dimension" };
     dims.iter().map(|dim| usize::try_from(*dim).map_err(negative)).collect()

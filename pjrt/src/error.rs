@@ -1,21 +1,21 @@
-//! Errors: the plugin reports one, the plugin lacks a function, or the caller's arguments do not match.
+//! Errors: of the plugin, of opening a plugin, of functions that a plugin lacks, and of wrong arguments.
 
 use std::error::Error as _;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Any failure of this crate. Cheap to clone, because several listeners may get the error of one event.
+/// Any error of this crate. An error can be cloned, because the error of one event may be returned several times.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The plugin reported an error.
     #[error("{function}: {code}: {message}")]
     Pjrt {
-        /// The C function, or the one that made the event.
+        /// The C function that failed, or that started the work which failed.
         function: &'static str,
         /// The kind of error.
         code: Code,
-        /// The plugin's message.
+        /// The message of the plugin.
         message: String,
     },
     /// The file cannot be loaded as a library, or is not a PJRT plugin.
@@ -37,7 +37,7 @@ pub enum Error {
     /// The plugin lacks this function: its API is too old, or it leaves the function out.
     #[error("the plugin has no {function} (its PJRT API is {}.{})", version.0, version.1)]
     Missing {
-        /// The C function.
+        /// The C function that the plugin lacks.
         function: &'static str,
         /// The major and minor version of the plugin's API.
         version: (i32, i32),
@@ -45,23 +45,24 @@ pub enum Error {
     /// The caller's values contradict each other or the program. The plugin was not called.
     #[error("{0}")]
     Arguments(String),
-    /// The number of an element type that this crate does not support.
+    /// The plugin returned the number of an element type that this crate does not support.
     #[error(
-        "element type {0} of the PJRT header is not supported, only pred, s4, s8, s32, u8, u32, f8e4m3fn, f16, bf16, f32"
+        "element type {0} of the PJRT header is not supported; the supported types are pred, s4, s8, s32, u8, u32, \
+         f8e4m3fn, f16, bf16 and f32"
     )]
     ElementType(i32),
-    /// The plugin returned something that its contract excludes.
+    /// The plugin returned a value that the header does not allow.
     #[error("{function}: the plugin returned {what}")]
     Contract {
-        /// The C function.
+        /// The C function that returned it.
         function: &'static str,
-        /// A description of what it returned.
+        /// A description of the value, as a noun phrase.
         what: &'static str,
     },
 }
 
 impl Error {
-    /// The plugin's code, if the plugin reported the error.
+    /// The code of the error, if the plugin reported the error.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Pjrt { code, .. } => Some(*code),
@@ -74,7 +75,8 @@ impl Error {
         }
     }
 
-    /// True if the plugin cannot do this at all: the function is missing, or it returned [`Code::Unimplemented`].
+    /// True if the plugin does not support the operation: the C function is missing, or the plugin returned
+    /// [`Code::Unimplemented`].
     pub fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Missing { .. }) || self.code() == Some(Code::Unimplemented)
     }
@@ -85,7 +87,7 @@ impl Error {
 pub enum Code {
     /// The work was cancelled.
     Cancelled,
-    /// Unknown, and every number that is not listed.
+    /// An unknown error, or a number that the header does not list.
     Unknown,
     /// The program or an argument is wrong.
     InvalidArgument,
@@ -99,7 +101,7 @@ pub enum Code {
     PermissionDenied,
     /// A resource is used up, mostly memory.
     ResourceExhausted,
-    /// The call is not allowed in the present state.
+    /// The call is not allowed in the current state of the plugin or the object.
     FailedPrecondition,
     /// The work was aborted.
     Aborted,
@@ -109,7 +111,7 @@ pub enum Code {
     Unimplemented,
     /// A bug in the plugin or the compiler.
     Internal,
-    /// Temporarily unavailable.
+    /// A resource or service is unavailable, perhaps only for a while.
     Unavailable,
     /// Data was lost or damaged.
     DataLoss,
@@ -138,7 +140,7 @@ const CODES: [(Code, &str); 16] = [
 ];
 
 impl Code {
-    /// The code with this number in the header.
+    /// Returns the code with this number in the header.
     pub(crate) fn from_number(number: i32) -> Self {
         let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
         index.and_then(|index| CODES.get(index)).map_or(Self::Unknown, |(code, _)| *code)
@@ -156,7 +158,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// The loader's message without the path at its start, which our message has already.
+/// Returns the loader's message without the path at its start, because [`Error::Open`] already names the path.
 fn loader_words(path: &Path, error: &libloading::Error) -> String {
     let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     words.strip_prefix(&format!("{}: ", path.display())).map_or_else(|| words.clone(), str::to_owned)

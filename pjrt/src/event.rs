@@ -1,4 +1,4 @@
-//! Events: the completion of asynchronous work, as a future or by blocking.
+//! Events: notifications that asynchronous work has ended. A caller can poll an event as a future or block on it.
 
 #![expect(unsafe_code, reason = "calls the plugin and is called back by it")]
 
@@ -15,21 +15,21 @@ use crate::ffi::values::{EventAwait, EventDestroy, EventIsReady, EventOnReady, O
 use crate::ffi::{RawError, RawEvent};
 use crate::handle::Handle;
 
-/// An event becomes ready when its asynchronous work has ended, with success or an error.
+/// An event of the plugin, which becomes ready when the event's asynchronous work has ended, with success or an error.
 ///
-/// As a future it may be polled from any task; only the waker of the last poll is woken. It may be polled and waited
-/// for any number of times, always with the same result. Dropping it does not stop the work.
+/// An event is a future that any task may poll, but only the waker of the last poll is woken. An event may be polled
+/// and waited for any number of times, with the same result each time. Dropping the event does not stop the work.
 #[derive(Debug)]
 pub struct Event {
-    /// `None` if there was nothing to wait for.
+    /// `None` if the plugin returned no event, because there is nothing to wait for.
     raw: Option<Handle<RawEvent>>,
     listener: Option<Arc<Listener>>,
     what: &'static str,
     client: Client,
 }
 
-/// The state that the plugin's callback sets. It has the plugin's functions but keeps no client alive, because a client
-/// must not be dropped on one of its own threads.
+/// The state that the event and the plugin's callback share. The callback sets the result. A listener keeps no client
+/// alive, because the callback runs on a thread of the client, where the client must not be dropped.
 #[derive(Debug)]
 struct Listener {
     api: Api,
@@ -44,13 +44,13 @@ struct ListenerState {
 }
 
 impl Event {
-    /// Takes ownership of an event of the plugin. Null means that there is nothing to wait for. `what` names the
-    /// function that made the event.
+    /// Takes ownership of an event of the plugin. Null means that there is nothing to wait for. `what` names the C
+    /// function that returned the event.
     pub(crate) fn new(raw: *mut RawEvent, what: &'static str, client: &Client) -> Self {
         Self { raw: Handle::new(raw, what).ok(), listener: None, what, client: client.clone() }
     }
 
-    /// True if the work has ended. Never blocks.
+    /// True if the work of the event has ended. Never blocks.
     pub fn is_ready(&self) -> bool {
         let Some(raw) = &self.raw else { return true };
         let arguments = EventIsReady { event: raw.get(), is_ready: false, tail: [0; 7] };
@@ -58,10 +58,10 @@ impl Event {
         unsafe { self.api().call(arguments) }.is_ok_and(|out| out.is_ready)
     }
 
-    /// Blocks this thread until the work has ended.
+    /// Blocks this thread until the work of the event has ended.
     ///
     /// # Errors
-    /// The error of the work.
+    /// The error with which the work ended.
     pub fn wait(&self) -> Result<(), Error> {
         let Some(raw) = &self.raw else { return Ok(()) };
         // SAFETY: `self` owns the event.
@@ -74,29 +74,30 @@ impl Event {
         self.client.api()
     }
 
-    /// Drops `kept` when the work has ended, on any thread. If the callback cannot be registered, `kept` is leaked,
-    /// because freeing it would risk a use of freed memory.
+    /// Drops `kept` when the work of the event has ended. This may happen on a thread of the plugin. If no callback can
+    /// be registered, `kept` is leaked, because the plugin may still use its memory.
     ///
     /// # Safety
     /// `kept` comes from [`Kept::leak`] and nothing else frees it.
     pub(crate) unsafe fn release_when_ready<T: Send + 'static>(self, kept: NonNull<Kept<T>>) {
         let Some(raw) = &self.raw else {
-            // SAFETY: the caller promised this, and there is nothing to wait for.
+            // SAFETY: the caller promised that `kept` is leaked and that nothing else frees it. The plugin no longer
+            // uses it.
             unsafe { Kept::free(kept) };
             return;
         };
         let user_arg = kept.as_ptr().cast::<c_void>();
-        // SAFETY: `self` owns the event, and `release` takes a `Kept<T>`.
+        // SAFETY: `self` owns the event, and `release::<T>` expects a leaked `Kept<T>`.
         let _leaked = unsafe { register(self.api(), raw, release::<T>, user_arg) };
     }
 
-    /// Registers a callback that wakes `waker`.
+    /// Registers a callback that wakes `waker` when the work has ended. Returns the state that the callback will set.
     fn listen(&self, raw: &Handle<RawEvent>, waker: &Waker) -> Result<Arc<Listener>, Error> {
         let state = ListenerState { result: None, waker: Some(waker.clone()) };
         let api = *self.api();
         let listener = Arc::new(Listener { api, what: self.what, state: Mutex::new(state) });
         let user_arg = Arc::into_raw(Arc::clone(&listener)).cast_mut().cast::<c_void>();
-        // SAFETY: `self` owns the event, and `wake` takes the reference count that was just given away.
+        // SAFETY: `self` owns the event, and `wake` takes over the reference count that `into_raw` has just given away.
         let registered = unsafe { register(&api, raw, wake, user_arg) };
         if registered.is_err() {
             // SAFETY: a callback that is not registered is not called, so the reference count is still ours.
@@ -144,7 +145,7 @@ impl Drop for Event {
     }
 }
 
-/// A value that must outlive a transfer: memory that the plugin reads or writes.
+/// The owner of memory that the plugin reads or writes in a transfer. The owner must outlive the transfer.
 #[derive(Debug)]
 pub(crate) struct Kept<T> {
     api: Api,
@@ -157,21 +158,21 @@ impl<T: Send + 'static> Kept<T> {
         NonNull::from(Box::leak(Box::new(Self { api, owner })))
     }
 
-    /// Borrows the owner.
+    /// Borrows the owner of the memory.
     ///
     /// # Safety
     /// `kept` comes from [`Kept::leak`] and is not freed while the reference is used.
     pub(crate) unsafe fn owner<'a>(kept: NonNull<Self>) -> &'a T {
-        // SAFETY: the caller promised that `kept` is alive.
+        // SAFETY: the caller promised that `kept` is not freed while the reference is used.
         unsafe { &(*kept.as_ptr()).owner }
     }
 
-    /// Drops the owner.
+    /// Drops the owner of the memory.
     ///
     /// # Safety
     /// `kept` comes from [`Kept::leak`]. It is freed only once, and no reference to it is used afterwards.
     pub(crate) unsafe fn free(kept: NonNull<Self>) {
-        // SAFETY: the caller promised this.
+        // SAFETY: the caller promised that `kept` is leaked and is freed only once.
         drop(unsafe { Box::from_raw(kept.as_ptr()) });
     }
 }
@@ -179,21 +180,21 @@ impl<T: Send + 'static> Kept<T> {
 /// Registers a callback for an event.
 ///
 /// # Safety
-/// The event is alive, and `user_arg` is what `callback` expects.
+/// The event has not been destroyed, and `user_arg` is what `callback` expects.
 unsafe fn register(
     api: &Api,
     event: &Handle<RawEvent>,
     callback: OnReadyCallback,
     user_arg: *mut c_void,
 ) -> Result<(), Error> {
-    // SAFETY: the caller promised this.
+    // SAFETY: the caller promised that the event exists and that `user_arg` suits the callback.
     unsafe { api.call(EventOnReady { event: event.get(), callback, user_arg }) }.map(drop)
 }
 
-/// Stores the result of an event and wakes the task that polled it.
+/// The callback that stores the result of an event and wakes the task that polled the event last.
 ///
 /// # Safety
-/// The plugin calls it once, with an error that the callback owns and a reference count of a [`Listener`].
+/// The plugin calls this function once, with an error that the function owns and a reference count of a [`Listener`].
 unsafe extern "C" fn wake(error: *mut RawError, user_arg: *mut c_void) {
     // SAFETY: `listen` gave this reference count away for this call.
     let listener = unsafe { Arc::from_raw(user_arg.cast::<Listener>().cast_const()) };
@@ -209,20 +210,21 @@ unsafe extern "C" fn wake(error: *mut RawError, user_arg: *mut c_void) {
     }
 }
 
-/// Frees memory whose transfer has ended.
+/// The callback that frees the memory of a transfer that has ended.
 ///
 /// # Safety
-/// The plugin calls it once, with an error that the callback owns and a leaked [`Kept<T>`].
+/// The plugin calls this function once, with an error that the function owns and a leaked [`Kept<T>`].
 unsafe extern "C" fn release<T: Send + 'static>(error: *mut RawError, user_arg: *mut c_void) {
     let Some(kept) = NonNull::new(user_arg.cast::<Kept<T>>()) else { return };
-    // SAFETY: the caller of `release_when_ready` promised a leaked `Kept<T>`, and the header says that the callback
-    // owns the error. The user of the transfer's result gets the error there.
+    // SAFETY: the caller of `release_when_ready` promised that `kept` is leaked, and the header says that the callback
+    // owns the error. The error is ignored here, because whoever uses the result of the transfer also receives it.
     let _told_elsewhere = unsafe { (*kept.as_ptr()).api.take_error("PJRT_Event_OnReady", error) };
-    // SAFETY: the plugin no longer uses the memory, and calls back only once.
+    // SAFETY: the plugin no longer uses the memory, and it calls this function only once.
     unsafe { Kept::free(kept) };
 }
 
-/// Replaces the function in the error, which waited for the work, by the one that started the work.
+/// Replaces the C function in an error of the plugin by `what`: not the function that waited for the work, but the one
+/// that started it.
 fn named(error: Error, what: &'static str) -> Error {
     match error {
         Error::Pjrt { code, message, .. } => Error::Pjrt { function: what, code, message },

@@ -1,4 +1,4 @@
-//! Executables: compiled programs, loaded on devices or not.
+//! Executables: compiled programs, which may be loaded on devices or not.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -32,10 +32,10 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// Takes ownership of an executable that `function` made.
+    /// Takes ownership of an executable that the C function `function` returned.
     ///
     /// # Safety
-    /// `raw` is null, or new and not owned elsewhere.
+    /// `raw` is null, or a new executable that nothing else owns.
     pub(crate) unsafe fn new(
         raw: *mut RawExecutable,
         function: &'static str,
@@ -45,20 +45,19 @@ impl Executable {
         Ok(Self { raw: Handle::new(raw, function)?, plugin: Arc::clone(plugin), _client: client })
     }
 
-    /// The name, which is that of the module.
+    /// The name of the program, which is the name of its module.
     ///
     /// # Errors
     /// The plugin's error.
     pub fn name(&self) -> Result<String, Error> {
-        // SAFETY: `self` owns the executable, also for the calls below.
         let arguments = ExecutableName { executable: self.raw(), name: std::ptr::null(), name_size: 0 };
-        // SAFETY: as above.
+        // SAFETY: `self` owns the executable.
         let out = unsafe { self.api().call(arguments) }?;
         // SAFETY: the name lives as long as the executable.
         Ok(unsafe { text(out.name, out.name_size) })
     }
 
-    /// The number of copies of the program that see different data.
+    /// The number of copies of the program that compute different data.
     ///
     /// # Errors
     /// The plugin's error.
@@ -88,7 +87,8 @@ impl Executable {
         Ok(unsafe { self.api().call(arguments) }?.num_outputs)
     }
 
-    /// The number of arguments per device; `None` if the plugin's API is older than 0.104.
+    /// The number of arguments per device. `None` if the plugin cannot return it, for example because its API is older
+    /// than 0.104.
     pub fn num_parameters(&self) -> Option<usize> {
         let arguments = ExecutableParameterMemoryKinds {
             executable: self.raw(),
@@ -121,10 +121,10 @@ impl Executable {
         let out = unsafe { self.api().call(arguments) }?;
         // SAFETY: the array lives as long as the executable and has this length.
         let ranks = unsafe { array(out.dim_sizes, out.num_outputs) };
-        // SAFETY: as above; the length is the sum of the ranks.
+        // SAFETY: as above. The length is the sum of the numbers of dimensions.
         let mut dims = unsafe { array(out.dims, ranks.iter().sum()) };
         if ranks.len() != types.len() {
-            let what = "another number of dimension lists than of element types";
+            let what = "lists of dimensions and of element types that differ in length";
             return Err(Error::Contract { function: ExecutableOutputDimensions::NAME, what });
         }
         let shape = |(number, rank): (&i32, &usize)| {
@@ -136,7 +136,7 @@ impl Executable {
         types.iter().zip(ranks).map(shape).collect()
     }
 
-    /// The bytes of machine code, if the plugin reports them.
+    /// The size of the machine code in bytes.
     ///
     /// # Errors
     /// The plugin's error.
@@ -161,14 +161,15 @@ impl Executable {
         // SAFETY: `self` owns the executable.
         let out = unsafe { self.api().call(arguments) }?;
         let (bytes, size, serialized, deleter) = (out.bytes, out.bytes_size, out.serialized, out.deleter);
-        // SAFETY: all four values were returned by one call.
+        // SAFETY: all four values were returned by the same call.
         Ok(unsafe { Lent { bytes, size, serialized, deleter }.take() })
     }
 
-    /// The compiler's estimate of the cost, such as `flops` and `bytes accessed`. The names differ between plugins.
+    /// The compiler's estimates of the program's cost by name, such as `flops` and `bytes accessed`. The names differ
+    /// between plugins.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin has none.
+    /// An error with [`Error::is_unimplemented`] if the plugin has no estimates.
     pub fn cost_analysis(&self) -> Result<Vec<(String, Value)>, Error> {
         let arguments =
             ExecutableGetCostAnalysis { executable: self.raw(), num_properties: 0, properties: std::ptr::null() };
@@ -178,19 +179,19 @@ impl Executable {
         Ok(unsafe { read_values(out.properties, out.num_properties) })
     }
 
-    /// The program after optimisation: the name of its format (`hlo` or `hlo_with_config`, serialized protos) and its
-    /// bytes.
+    /// The optimised program: the name of its format (`hlo` or `hlo_with_config`, both of which are serialized protobuf
+    /// messages) and its bytes.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin has none.
+    /// An error with [`Error::is_unimplemented`] if the plugin cannot return the program.
     pub fn optimized_program(&self) -> Result<(String, Vec<u8>), Error> {
         let mut program =
             Struct::new(Program { code: std::ptr::null_mut(), code_size: 0, format: std::ptr::null(), format_size: 0 });
         let program_pointer = &raw mut program;
         let mut call = Struct::new(ExecutableOptimizedProgram { executable: self.raw(), program: program_pointer });
-        // SAFETY: `self` owns the executable. Without a destination the call only returns the size.
+        // SAFETY: `self` owns the executable. Without a destination, the call only returns the size.
         unsafe { self.api().call_struct(&mut call) }?;
-        // SAFETY: the program is a local variable that nothing else uses, also for the lines below.
+        // SAFETY: `program` is a local variable that nothing else uses, also during the lines below.
         let mut code = vec![0_u8; unsafe { (*program_pointer).fields.code_size }];
         // SAFETY: as above.
         unsafe { (*program_pointer).fields.code = code.as_mut_ptr().cast() };
@@ -202,7 +203,8 @@ impl Executable {
         Ok((unsafe { text(format, format_size) }, code))
     }
 
-    /// Bytes that are equal for equal programs, options and compilers; `None` if the plugin has none.
+    /// A fingerprint, which is equal for equal programs that equal compilers compiled with equal options. `None` if the
+    /// plugin has no fingerprints.
     ///
     /// # Errors
     /// The plugin's error.
@@ -218,7 +220,7 @@ impl Executable {
         }
     }
 
-    /// The pointer for calls.
+    /// The plugin's pointer to the executable.
     pub(crate) fn raw(&self) -> *mut RawExecutable {
         self.raw.get()
     }
@@ -244,7 +246,7 @@ pub struct LoadedExecutable {
     devices: Vec<Device>,
     num_outputs: usize,
     num_parameters: Option<usize>,
-    /// The shapes of the outputs, from the first execution. They never change.
+    /// The shapes of the outputs, which the first execution stores. The shapes never change.
     output_shapes: OnceLock<Vec<Arc<Shape>>>,
 }
 
@@ -256,10 +258,10 @@ struct OwnedLoaded {
 }
 
 impl LoadedExecutable {
-    /// Takes ownership of an executable that `function` made.
+    /// Takes ownership of an executable that the C function `function` returned.
     ///
     /// # Safety
-    /// `raw` is null, or new and not owned elsewhere.
+    /// `raw` is null, or a new executable that nothing else owns.
     pub(crate) unsafe fn new(
         client: &Client,
         raw: *mut RawLoadedExecutable,
@@ -267,10 +269,10 @@ impl LoadedExecutable {
     ) -> Result<Self, Error> {
         let owned = OwnedLoaded { raw: Handle::new(raw, function)?, client: client.clone() };
         let arguments = LoadedExecutableGetExecutable { loaded_executable: raw, executable: std::ptr::null_mut() };
-        // SAFETY: `owned` keeps the executable alive, also for the call below.
+        // SAFETY: `owned` keeps the executable alive, also during the call below.
         let out = unsafe { client.api().call(arguments) }?;
         let plugin = client.plugin();
-        // SAFETY: the caller of that function owns the executable that it returns.
+        // SAFETY: the C function returned a new executable, which its caller owns.
         let executable = unsafe {
             Executable::new(out.executable, LoadedExecutableGetExecutable::NAME, plugin, Some(client.clone()))
         }?;
@@ -286,17 +288,17 @@ impl LoadedExecutable {
         Ok(Self { executable, owned, devices, num_outputs, num_parameters, output_shapes: OnceLock::new() })
     }
 
-    /// The program itself.
+    /// The compiled program, without its devices.
     pub fn executable(&self) -> &Executable {
         &self.executable
     }
 
-    /// The devices of this process on which it runs, in the order of argument and output lists.
+    /// The devices of this process that run the program, in the order of the lists of arguments and outputs.
     pub fn addressable_devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// The client into which it is loaded.
+    /// The client into which the program is loaded.
     pub fn client(&self) -> &Client {
         &self.owned.client
     }
@@ -306,17 +308,17 @@ impl LoadedExecutable {
         self.num_outputs
     }
 
-    /// The number of arguments per device, if the plugin reports it.
+    /// The number of arguments per device, if the plugin reports this number.
     pub(crate) fn num_parameters(&self) -> Option<usize> {
         self.num_parameters
     }
 
-    /// The cell for the shapes of the outputs.
+    /// The cell in which the first execution stores the shapes of the outputs.
     pub(crate) fn output_shapes(&self) -> &OnceLock<Vec<Arc<Shape>>> {
         &self.output_shapes
     }
 
-    /// The pointer for calls.
+    /// The plugin's pointer to the executable.
     pub(crate) fn raw(&self) -> *mut RawLoadedExecutable {
         self.owned.raw.get()
     }

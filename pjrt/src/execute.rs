@@ -16,9 +16,10 @@ use crate::ffi::{Arguments, RawBuffer, RawEvent, Struct};
 /// An argument of a program.
 #[derive(Debug)]
 pub enum Argument<'a> {
-    /// Lent: it stays valid and unchanged, even if the program could reuse its memory.
+    /// A lent buffer, which stays valid and unchanged, even if the program could reuse its memory.
     Keep(&'a Buffer),
-    /// Given away: the program may reuse its memory for an output. It can never be read again, even if execution fails.
+    /// A buffer that is given away: the program may reuse its memory for an output. The buffer is lost even if the
+    /// execution fails.
     Donate(Buffer),
 }
 
@@ -34,32 +35,33 @@ impl Argument<'_> {
 /// The options of an execution.
 #[derive(Debug, Clone, Default)]
 pub struct ExecuteOptions {
-    /// The number of the launch, with which the runtime detects hosts that launch in different orders. 0 means no
-    /// number.
+    /// The number of the launch, with which the runtime detects that hosts launch programs in different orders. 0 if
+    /// the launch is not numbered.
     pub launch_id: i32,
-    /// The only device to launch on. Needed for a portable executable; of several devices each then needs its own
-    /// launch.
+    /// The device to launch on. A portable executable requires this option, and a launch for each device that runs the
+    /// program. `None` launches on all devices of the executable.
     pub device: Option<Device>,
 }
 
-/// The result of a launch, which is returned while the devices still work.
+/// The result of a launch. It is returned while the devices still run the program.
 #[derive(Debug)]
 pub struct Execution {
     /// The outputs, as `[device][output]`.
     pub outputs: Vec<Vec<Buffer>>,
-    /// One event per device, ready when the device has ended the program, with success or an error.
+    /// One event per device, which becomes ready when the program has ended on the device, with success or an error.
     pub done: Vec<Event>,
 }
 
 impl LoadedExecutable {
-    /// Starts the program on its devices. `arguments` are `[device][argument]`, in the order of
-    /// [`LoadedExecutable::addressable_devices`].
+    /// Starts the program on its devices, or on the device in the options. `arguments` are `[device][argument]`, in the
+    /// order of [`LoadedExecutable::addressable_devices`].
     ///
-    /// The argument at an index is donated only if every device donates it. Donated buffers are dropped in any case.
+    /// The program may reuse the memory of the arguments at an index only if all devices donate the argument. Donated
+    /// buffers are dropped in any case.
     ///
     /// # Errors
-    /// [`Error::Arguments`] if counts, devices or clients do not match, or the plugin's error at the start. An error
-    /// after the start comes with [`Execution::done`] and with the outputs.
+    /// [`Error::Arguments`] if counts, devices or clients do not match, or the plugin's error if it cannot start the
+    /// program. The events in [`Execution::done`] and the outputs report later errors.
     pub fn execute(&self, arguments: Vec<Vec<Argument<'_>>>, options: &ExecuteOptions) -> Result<Execution, Error> {
         let devices = match &options.device {
             Some(device) => std::slice::from_ref(device),
@@ -83,8 +85,8 @@ impl LoadedExecutable {
             device_complete_events: done.as_mut_ptr(),
             execute_device: options.device.as_ref().map_or(std::ptr::null_mut(), Device::raw),
         };
-        // SAFETY: all objects are alive and belong to one client. The lists have the given lengths and exist until the
-        // call returns. Donated buffers are owned, so each is given once, and they are dropped after the call.
+        // SAFETY: all objects exist and belong to one client. The lists have the given lengths and exist until the call
+        // returns. Donated buffers are owned, so no buffer is donated twice, and they are dropped after the call.
         unsafe { self.client().api().call(call) }?;
         let name = LoadedExecutableExecute::NAME;
         let done = done.into_iter().map(|event| Event::new(event, name, self.client())).collect();
@@ -96,15 +98,15 @@ impl LoadedExecutable {
         Ok(Execution { outputs, done })
     }
 
-    /// Checks the arguments and returns their number per device.
+    /// Checks that the arguments suit the program and are on the right devices. Returns their number per device.
     fn check(&self, arguments: &[Vec<Argument<'_>>], devices: &[Device]) -> Result<usize, Error> {
         let refuse = |message: String| Err(Error::Arguments(message));
         if devices.is_empty() {
-            return refuse("a portable executable needs the device to execute on".to_owned());
+            return refuse("a portable executable needs the device to run on".to_owned());
         }
         if arguments.len() != devices.len() {
             return refuse(format!(
-                "{} argument list(s) for {} device(s), expected one for each",
+                "there are {} argument list(s) for {} device(s); each device needs one list",
                 arguments.len(),
                 devices.len()
             ));
@@ -113,23 +115,27 @@ impl LoadedExecutable {
         let expected = self.num_parameters().unwrap_or(num_args);
         for (list, device) in arguments.iter().zip(devices) {
             if !device.client().is_same(self.client()) {
-                return refuse("execution on a device of another client".to_owned());
+                return refuse("the device to run on belongs to another client".to_owned());
             }
             if list.len() != expected {
-                return refuse(format!("{} arguments for device {}, expected {expected}", list.len(), device.id()));
+                return refuse(format!(
+                    "device {} has {} arguments; the program needs {expected}",
+                    device.id(),
+                    list.len()
+                ));
             }
             for (index, argument) in list.iter().enumerate() {
                 let found = argument.buffer().device();
                 if found != device {
                     let (found, expected) = (found.id(), device.id());
-                    return refuse(format!("argument {index} is on device {found}, expected {expected}"));
+                    return refuse(format!("argument {index} is on device {found}, but must be on device {expected}"));
                 }
             }
         }
         Ok(num_args)
     }
 
-    /// Adds the shapes to the outputs. The first execution queries them from the plugin.
+    /// Adds the shapes to the outputs. The first execution queries the shapes from the plugin; later ones reuse them.
     fn with_shapes(&self, outputs: Vec<Vec<OwnedBuffer>>, devices: &[Device]) -> Result<Vec<Vec<Buffer>>, Error> {
         let shapes = match self.output_shapes().get() {
             Some(shapes) => shapes,
@@ -149,13 +155,13 @@ impl LoadedExecutable {
     }
 }
 
-/// Checks that outputs come in the order of the devices, about which the header says nothing. The order cannot change,
-/// so it is checked once.
+/// Checks that the lists of outputs are in the order of the devices, because the header promises no order. The order
+/// never changes, so only the first execution checks it.
 fn check_devices(outputs: &[Vec<OwnedBuffer>], devices: &[Device]) -> Result<(), Error> {
     for (list, expected) in outputs.iter().zip(devices) {
         match list.first().map(OwnedBuffer::device) {
             Some(Ok(found)) if found != *expected => {
-                let what = "outputs in another order than that of the devices";
+                let what = "outputs that are not in the order of the devices";
                 return Err(Error::Contract { function: LoadedExecutableExecute::NAME, what });
             }
             Some(Err(error)) if !error.is_unimplemented() => return Err(error),
@@ -165,7 +171,7 @@ fn check_devices(outputs: &[Vec<OwnedBuffer>], devices: &[Device]) -> Result<(),
     Ok(())
 }
 
-/// The indices of arguments that at least one device keeps.
+/// Returns the indices of the arguments that at least one device keeps.
 fn kept_indices(arguments: &[Vec<Argument<'_>>], num_args: usize) -> Vec<i64> {
     let is_kept = |index: &usize| arguments.iter().any(|list| matches!(list[*index], Argument::Keep(_)));
     (0..num_args).filter(is_kept).map(|index| i64::try_from(index).unwrap_or(i64::MAX)).collect()

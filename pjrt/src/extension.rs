@@ -1,21 +1,21 @@
 //! The kinds of extensions of the C API.
 
-/// The kinds of extensions, with their numbers in the header.
+/// The kinds of extensions of the C API, in the order of their numbers in the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExtensionKind {
-    /// Custom calls on GPUs.
+    /// Custom calls of programs on GPUs.
     GpuCustomCall,
-    /// Profiles.
+    /// Profiling of programs.
     Profiler,
-    /// Partitioners of frameworks.
+    /// Partitioners that frameworks register.
     CustomPartitioner,
     /// Streams for external work.
     Stream,
-    /// Layouts of arrays. This crate uses it.
+    /// Layouts of arrays. This crate uses this extension.
     Layouts,
-    /// Foreign functions in programs.
+    /// Foreign functions that programs call.
     Ffi,
-    /// Memories of devices that are only described.
+    /// Memories of device descriptions.
     MemoryDescriptions,
     /// Triton kernels.
     Triton,
@@ -25,7 +25,7 @@ pub enum ExtensionKind {
     PhaseCompile,
     /// An example of an extension.
     Example,
-    /// An extension whose name in the header is Unknown.
+    /// The extension that the header names `Unknown`.
     Unknown,
     /// Transfers between hosts.
     CrossHostTransfers,
@@ -33,7 +33,7 @@ pub enum ExtensionKind {
     ExecutableMetadata,
     /// Callbacks of the runtime.
     Callback,
-    /// The older allocation of host memory.
+    /// The older extension for the allocation of host memory.
     HostAllocator,
     /// Facts about TPU topologies.
     TpuTopology,
@@ -43,7 +43,7 @@ pub enum ExtensionKind {
     Megascale,
     /// Shardings of parameters and outputs.
     Shardings,
-    /// Checks if an executable fits a runtime.
+    /// Checks that an executable is compatible with a runtime.
     AbiVersion,
     /// Collectives outside of programs.
     Collectives,
@@ -51,11 +51,11 @@ pub enum ExtensionKind {
     MultiSlice,
     /// Allocation of host memory.
     HostMemoryAllocator,
-    /// A number that is newer than the header of this crate.
+    /// A kind with this number, which the header of this crate does not list.
     Other(i32),
 }
 
-/// All known kinds in the order of the header, from 0.
+/// All kinds that the header lists, in the order of their numbers, which start at 0.
 const KINDS: [ExtensionKind; 24] = [
     ExtensionKind::GpuCustomCall,
     ExtensionKind::Profiler,
@@ -84,7 +84,7 @@ const KINDS: [ExtensionKind; 24] = [
 ];
 
 impl ExtensionKind {
-    /// The kind with this number.
+    /// Returns the kind with this number in the header.
     pub(crate) fn from_number(number: i32) -> Self {
         let known = usize::try_from(number).ok().and_then(|index| KINDS.get(index));
         known.copied().unwrap_or(Self::Other(number))

@@ -1,4 +1,4 @@
-//! Layouts: the order of an array's elements in a device's memory, from the Layouts extension.
+//! Layouts: the order of an array's elements in a device's memory. The plugin's Layouts extension returns them.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -15,7 +15,8 @@ use crate::handle::Handle;
 use crate::serialized::Lent;
 use crate::topology::Topology;
 
-/// A layout in the plugin's syntax, such as `{1,0:T(8,128)(2,1)}`: dimensions from fastest to slowest, then tiles.
+/// A layout in the plugin's syntax, such as `{1,0:T(8,128)(2,1)}`: the dimensions from fastest to slowest, then the
+/// tiles.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Layout(Vec<u8>);
 
@@ -38,13 +39,13 @@ impl Layout {
             serialized: std::ptr::null_mut(),
             deleter: None,
         };
-        // SAFETY: the layout is alive.
+        // SAFETY: the caller owns the layout, which has not been destroyed yet.
         let out = unsafe { api.call(arguments) }.map(|out| {
             let (bytes, size, serialized, deleter) = (out.bytes, out.bytes_size, out.serialized, out.deleter);
-            // SAFETY: all four values were returned by one call.
+            // SAFETY: all four values were returned by the same call.
             Self(unsafe { Lent { bytes, size, serialized, deleter }.take() })
         });
-        // SAFETY: the layout is owned by this call and not used afterwards. A failure cannot be reported.
+        // SAFETY: this function owns the layout and does not use it afterwards. A failure cannot be reported.
         let _unheard = unsafe { api.call(LayoutDestroy { layout }) };
         out
     }
@@ -57,10 +58,10 @@ impl fmt::Display for Layout {
 }
 
 impl Client {
-    /// The default layout of an array of this type and these dimensions.
+    /// The default layout of an array of this element type and these dimensions on the client's devices.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin has no Layouts extension.
+    /// An error with [`Error::is_unimplemented`] if the plugin has no Layouts extension.
     pub fn default_layout(&self, element_type: ElementType, dims: &[usize]) -> Result<Layout, Error> {
         let dims = dims_to_c(dims)?;
         let arguments = LayoutOfClient {
@@ -70,18 +71,18 @@ impl Client {
             num_dims: dims.len(),
             layout: std::ptr::null_mut(),
         };
-        // SAFETY: the client is alive; the dimensions are borrowed during the call.
+        // SAFETY: `self` keeps the client alive. The dimensions are borrowed for the whole call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the caller of that function owns the layout that it returns.
+        // SAFETY: the C function returned a layout that its caller owns.
         unsafe { Layout::take(self.api(), out.layout, LayoutOfClient::NAME) }
     }
 }
 
 impl Topology {
-    /// The default layout of an array of this type and these dimensions on these devices.
+    /// The default layout of an array of this element type and these dimensions on the topology's devices.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin has no Layouts extension.
+    /// An error with [`Error::is_unimplemented`] if the plugin has no Layouts extension.
     pub fn default_layout(&self, element_type: ElementType, dims: &[usize]) -> Result<Layout, Error> {
         let dims = dims_to_c(dims)?;
         let arguments = LayoutOfTopology {
@@ -91,23 +92,23 @@ impl Topology {
             num_dims: dims.len(),
             layout: std::ptr::null_mut(),
         };
-        // SAFETY: the topology is alive; the dimensions are borrowed during the call.
+        // SAFETY: `self` keeps the topology alive. The dimensions are borrowed for the whole call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the caller of that function owns the layout that it returns.
+        // SAFETY: the C function returned a layout that its caller owns.
         unsafe { Layout::take(self.api(), out.layout, LayoutOfTopology::NAME) }
     }
 }
 
 impl Buffer {
-    /// The layout of its elements in the device's memory.
+    /// The layout of the buffer's elements in the device's memory.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin has no Layouts extension.
+    /// An error with [`Error::is_unimplemented`] if the plugin has no Layouts extension.
     pub fn layout(&self) -> Result<Layout, Error> {
         let api = self.client().api();
-        // SAFETY: the buffer is alive.
+        // SAFETY: `self` owns the buffer.
         let out = unsafe { api.call(LayoutOfBuffer { buffer: self.raw(), layout: std::ptr::null_mut() }) }?;
-        // SAFETY: the caller of that function owns the layout that it returns.
+        // SAFETY: the C function returned a layout that its caller owns.
         unsafe { Layout::take(api, out.layout, LayoutOfBuffer::NAME) }
     }
 }

@@ -1,12 +1,13 @@
-//! A safe wrapper of the PJRT C API: runs programs on TPU, GPU and XLA-CPU with plugins that are opened at run time.
+//! A safe wrapper of the PJRT C API, which runs programs on TPUs, on GPUs and on the CPU through XLA. The plugin that
+//! drives the device is opened at run time.
 //!
 //! Doors: [`Plugin::open`], [`Client::new`], [`Client::compile`], [`Client::upload`], [`LoadedExecutable::execute`],
-//! [`Buffer::to_host`]; without devices [`Topology::new`] and [`Topology::compile`].
+//! [`Buffer::to_host`]. To compile without a device: [`Topology::new`], [`Topology::compile`].
 //!
-//! Every value is `Send + Sync` and keeps alive what it needs, so values may be dropped in any order. Plugins may be
-//! older or newer than the header on which this crate is based (API 0.104): a function that a plugin lacks is
-//! [`Error::Missing`]. The crate knows no model, reads no environment variables, and blocks only in functions that say
-//! so.
+//! Every value is `Send + Sync` and keeps the objects alive that it needs, so values may be dropped in any order.
+//! Plugins may be older or newer than the header on which this crate is based (API 0.104): a call of a function that a
+//! plugin lacks returns [`Error::Missing`]. The crate knows no model and reads no environment variables. Only functions
+//! named `wait` wait for the end of asynchronous work.
 //!
 //! ```no_run
 //! use pjrt::{Argument, Client, CompileOptions, ElementType, ExecuteOptions, HostSlice, Plugin};

@@ -6,41 +6,42 @@ use crate::error::Error;
 use crate::executable::Executable;
 use crate::ffi::executable::ExecutableMemoryStats;
 
-/// The value of a field before the call. A plugin that is too old to know the field leaves it.
+/// The value of a newer field before the call. A plugin that is too old to know the field leaves this value.
 const UNSET: i64 = -1;
 
 /// The memory that a program needs on each device, and on the host, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompiledMemoryStats {
-    /// Machine code.
+    /// The size of the machine code.
     pub generated_code_bytes: i64,
-    /// All arguments.
+    /// The size of all arguments.
     pub argument_bytes: i64,
-    /// All outputs, including those that reuse arguments.
+    /// The size of all outputs, including outputs that reuse the memory of arguments.
     pub output_bytes: i64,
-    /// Arguments that outputs reuse, which is what donation saves.
+    /// The size of the arguments whose memory outputs reuse. Donation saves this many bytes.
     pub alias_bytes: i64,
-    /// Scratch memory.
+    /// The size of the scratch memory.
     pub temp_bytes: i64,
-    /// The largest use at one time, if the plugin reports it.
+    /// The maximum number of bytes in use at one time, if the plugin reports it.
     pub peak_bytes: Option<i64>,
-    /// Machine code on the host.
+    /// The size of the machine code on the host.
     pub host_generated_code_bytes: i64,
-    /// Arguments in host memory.
+    /// The size of the arguments in host memory.
     pub host_argument_bytes: i64,
-    /// Outputs in host memory.
+    /// The size of the outputs in host memory.
     pub host_output_bytes: i64,
-    /// Arguments in host memory that outputs reuse.
+    /// The size of the arguments in host memory that outputs reuse.
     pub host_alias_bytes: i64,
-    /// Scratch in host memory.
+    /// The size of the scratch memory on the host.
     pub host_temp_bytes: i64,
 }
 
 impl Executable {
-    /// Queries the memory that the program needs. Donation works if `alias_bytes` is the size of the donated arguments.
+    /// Queries the memory that the program needs. If `alias_bytes` is the size of the donated arguments, outputs reuse
+    /// the memory of all of them.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin does not report it.
+    /// An error with [`Error::is_unimplemented`] if the plugin does not report this memory.
     pub fn memory_stats(&self) -> Result<CompiledMemoryStats, Error> {
         let arguments = ExecutableMemoryStats {
             executable: self.raw(),

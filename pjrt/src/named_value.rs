@@ -11,11 +11,11 @@ use crate::ffi::values::{NamedValue, NamedValueUnion, named_value_kind};
 /// The value of an option or an attribute.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Text.
+    /// A text.
     String(String),
     /// An integer.
     I64(i64),
-    /// Integers.
+    /// A list of integers.
     I64List(Vec<i64>),
     /// A float.
     F32(f32),
@@ -41,17 +41,17 @@ impl Value {
     }
 }
 
-/// Returns the value with this name.
+/// Returns the first value with this name.
 pub(crate) fn find<'a>(values: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
     values.iter().find(|(found, _)| found == name).map(|(_, value)| value)
 }
 
-/// Copies named values that the plugin lent. Values of a kind that the header does not list are left out.
+/// Copies named values that the plugin lends. Values whose kind this crate does not know are left out.
 ///
 /// # Safety
 /// `start` is null or points to `size` named values whose pointers are readable.
 pub(crate) unsafe fn read_values(start: *const NamedValue, size: usize) -> Vec<(String, Value)> {
-    // SAFETY: the caller promised a valid array.
+    // SAFETY: the caller promised that the array is valid.
     let values = unsafe { array(start, size) };
     let read = |named: &NamedValue| {
         // SAFETY: the caller promised that the pointers are readable.
@@ -62,7 +62,7 @@ pub(crate) unsafe fn read_values(start: *const NamedValue, size: usize) -> Vec<(
     values.iter().filter_map(read).collect()
 }
 
-/// Copies a value; `None` for a kind that the header does not list.
+/// Copies a value. `None` if this crate does not know its kind.
 ///
 /// # Safety
 /// The pointers of `named` are readable.
@@ -83,7 +83,7 @@ unsafe fn read_value(named: &NamedValue) -> Option<Value> {
     }
 }
 
-/// Options for a C function. They borrow names and values.
+/// Options for a C function, as an array that borrows the names and values.
 pub(crate) struct Options<'a> {
     values: Vec<NamedValue>,
     borrowed: PhantomData<&'a [(&'a str, Value)]>,
@@ -143,7 +143,7 @@ mod tests {
             ("yes", Value::Bool(true)),
         ];
         let options = Options::new(&given);
-        // SAFETY: `options` owns the array, and `given` is alive.
+        // SAFETY: `options` owns the array, and `given` owns the names and values.
         let read = unsafe { read_values(options.as_ptr(), options.len()) };
         let expected: Vec<(String, Value)> = given.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
         assert_eq!(read, expected);
@@ -156,7 +156,7 @@ mod tests {
     fn a_kind_of_a_newer_header_is_left_out() {
         let mut value = write_value("new", &Value::I64(1));
         value.kind = 99;
-        // SAFETY: one value, whose name is static.
+        // SAFETY: the array is the local variable `value`, whose name is static.
         assert_eq!(unsafe { read_values(&raw const value, 1) }, Vec::new());
     }
 }

@@ -18,24 +18,24 @@ use crate::named_value::{Value, find, read_values};
 
 /// The C function that every plugin exports.
 const ENTRY_POINT: &[u8] = b"GetPjrtApi\0";
-/// The only major version of the API.
+/// The only major version of the API that this crate supports.
 const MAJOR: i32 = 0;
 
-/// The plugins of this process. A library that is opened twice is initialised once.
+/// The plugins that this process has opened. The list ensures that a library is initialised only once.
 static OPENED: Mutex<Vec<Arc<Plugin>>> = Mutex::new(Vec::new());
 
 /// A PJRT plugin that is loaded and initialised.
 ///
-/// It is never unloaded, because plugins start threads and register handlers that outlive any owner.
+/// A plugin is never unloaded, because plugins start threads and register exit handlers that outlive any owner.
 ///
 /// # Environment
 ///
 /// Plugins read environment variables while they are opened, log to stderr, and write files. This crate never changes
-/// the environment: the parent process sets it for its child. These effects were found by trials:
+/// the environment: the parent process sets the variables of its child. These effects were found by trials:
 ///
 /// | Plugin | Variable | Effect |
 /// |---|---|---|
-/// | `libtpu.so` | `TPU_SKIP_MDS_QUERY=1` | no questions to the metadata server, 30 s each outside of the cloud |
+/// | `libtpu.so` | `TPU_SKIP_MDS_QUERY=1` | no queries of the metadata server (30 s each outside of the cloud) |
 /// | | `TPU_LOG_DIR=disabled` or `TPU_MIN_LOG_LEVEL=3` | no files in `/tmp/tpu_logs` |
 /// | | `TPU_ACCELERATOR_TYPE=v5litepod-4` or `TPU_HOST_BOUNDS=1,1,1` | without a TPU: no complaint about host bounds |
 /// | | `ALLOW_MULTIPLE_LIBTPU_LOAD=1` | without a TPU: no `/tmp/libtpu_lockfile`, so several processes may compile |
@@ -49,17 +49,18 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Opens a plugin and initialises it, or returns the one that this process opened before.
+    /// Opens a plugin and initialises it. If this process has opened the library before, returns the existing plugin.
     ///
-    /// Relative paths are searched as `dlopen` does. A path without a slash is searched along the loader's search path.
+    /// The path is resolved as by `dlopen`: a path without a slash is looked for in the loader's search path.
     ///
     /// # Errors
-    /// [`Error::Open`] if the file is not a library or not a plugin, [`Error::Table`] if its API has another major
-    /// version, [`Error::Pjrt`] if its initialisation fails.
+    /// [`Error::Open`] if the file is not a library or not a plugin, [`Error::Table`] if its function table is unusable
+    /// or has another major version, [`Error::Pjrt`] if its initialisation fails.
     pub fn open(path: &Path) -> Result<Arc<Self>, Error> {
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |source| Error::Open { path: path.to_owned(), source: Arc::new(source) };
-        // SAFETY: the caller names a library to run. Its initialisers may do anything; that is inherent in a plugin.
+        // SAFETY: the caller wants to run the code of this library. Its initialisers may do anything, which is inherent
+        // in plugins.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
         // Threads and exit handlers of the plugin need its code until the process ends.
         let library = ManuallyDrop::new(library);
@@ -76,23 +77,23 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// Wraps the table of a library or of a test, and initialises the plugin.
+    /// Initialises the plugin with this function table, which belongs to a library or to a test.
     ///
     /// # Safety
     /// As for [`Api::new`].
     pub(crate) unsafe fn from_table(path: &Path, table: NonNull<Table>) -> Result<Self, Error> {
-        // SAFETY: the caller promised a valid table; every table starts with its size.
+        // SAFETY: the caller promised that the table is valid, and every table starts with its size.
         let size = unsafe { (*table.as_ptr()).struct_size };
         if size < size_of::<Table>() {
             return Err(not_usable(path, &format!("its function table has only {size} bytes")));
         }
-        // SAFETY: the caller promised a valid table, and its head is complete.
+        // SAFETY: the caller promised that the table is valid, and the table's head is complete.
         let api = unsafe { Api::new(table) };
         let (major, minor) = api.version();
         if major != MAJOR {
             return Err(not_usable(path, &format!("its PJRT API is {major}.{minor}, but only {MAJOR}.x is supported")));
         }
-        // SAFETY: the function has no inputs, and this is the first call.
+        // SAFETY: the function has no inputs, and no other function has been called before.
         match unsafe { api.call(PluginInitialize {}) } {
             Ok(_) | Err(Error::Missing { .. }) => {}
             Err(error) => return Err(error),
@@ -108,12 +109,12 @@ impl Plugin {
         Ok(Self { path: path.to_owned(), api, attributes })
     }
 
-    /// The file from which it was opened.
+    /// The path of the file from which the plugin was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The major and minor version of the C API with which it was built.
+    /// The major and minor version of the C API with which the plugin was built.
     pub fn api_version(&self) -> (i32, i32) {
         self.api.version()
     }
@@ -128,7 +129,7 @@ impl Plugin {
         find(&self.attributes, name)
     }
 
-    /// Its extensions, in the plugin's order.
+    /// The kinds of the plugin's extensions, in the plugin's order.
     pub fn extensions(&self) -> Vec<ExtensionKind> {
         self.api.extensions().map(|(kind, _)| kind).collect()
     }

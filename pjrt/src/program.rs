@@ -1,12 +1,12 @@
-//! Programs as the C API takes them.
+//! Programs in the form that the C API accepts.
 
 use crate::ffi::Struct;
 use crate::ffi::values::Program;
 
 const FORMAT: &str = "mlir";
 
-/// A StableHLO program, text or bytecode, for one call that only reads it. The caller keeps `code` alive during the
-/// call.
+/// Returns a StableHLO program, as text or bytecode, for one call that only reads the program. The caller must keep
+/// `code` alive until the call returns.
 pub(crate) fn mlir_program(code: &[u8]) -> Struct<Program> {
     Struct::new(Program {
         code: code.as_ptr().cast_mut().cast(),

@@ -8,7 +8,7 @@ use crate::api::array;
 use crate::ffi::RawSerialized;
 use crate::ffi::executable::SerializedDeleter;
 
-/// Bytes that a function lent, the object that owns them, and the function that frees that object.
+/// Bytes that a C function lends, the object that owns them, and the function that frees this object.
 pub(crate) struct Lent {
     pub(crate) bytes: *const c_char,
     pub(crate) size: usize,
@@ -17,12 +17,12 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Copies the bytes and frees them.
+    /// Copies the bytes, then frees the plugin's bytes.
     ///
     /// # Safety
-    /// The fields were returned by one call of the plugin, and this is done only once.
+    /// All fields were returned by the same call of the plugin, and `take` is called only once for them.
     pub(crate) unsafe fn take(self) -> Vec<u8> {
-        // SAFETY: the bytes live until the deleter is called.
+        // SAFETY: the bytes exist until the deleter is called.
         let bytes = unsafe { array(self.bytes.cast::<u8>(), self.size) }.to_vec();
         if let Some(deleter) = self.deleter {
             // SAFETY: the deleter belongs to this object and is called only once.

@@ -1,4 +1,4 @@
-//! Topologies: sets of devices for which programs can be compiled, present or not.
+//! Topologies: sets of devices for which programs can be compiled, even on machines that lack the devices.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -22,7 +22,7 @@ use crate::plugin::Plugin;
 use crate::program::mlir_program;
 use crate::serialized::Lent;
 
-/// A set of devices and their connections. It need not be attached to this machine.
+/// A set of devices and their connections. This machine need not have the devices.
 #[derive(Debug)]
 pub struct Topology {
     raw: Handle<RawTopology>,
@@ -32,24 +32,26 @@ pub struct Topology {
 }
 
 impl Client {
-    /// The topology of all devices.
+    /// The topology of all devices of the client.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin has none.
+    /// An error with [`Error::is_unimplemented`] if the plugin has no topologies.
     pub fn topology(&self) -> Result<Topology, Error> {
         let arguments = ClientTopologyDescription { client: self.raw(), topology: std::ptr::null_mut() };
-        // SAFETY: the client is alive.
+        // SAFETY: `self` keeps the client alive.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the client owns the topology, and the value made here keeps the client alive.
+        // SAFETY: the client owns the topology.
         unsafe { Topology::of_client(self, out.topology) }
     }
 }
 
 impl Topology {
-    /// Makes a topology by name, such as `v5e:2x2` for libtpu. No device needs to be present.
+    /// Creates the topology with this name, such as `v5e:2x2` for libtpu. This machine need not have any of its
+    /// devices.
     ///
     /// # Errors
-    /// The plugin's error for the name or an option, or [`Error::is_unimplemented`] if it has no such topologies.
+    /// The plugin's error for an invalid name or option, or an error with [`Error::is_unimplemented`] if the plugin
+    /// cannot create topologies by name.
     pub fn new(plugin: &Arc<Plugin>, name: &str, options: &[(&str, Value)]) -> Result<Self, Error> {
         let options = Options::new(options);
         let arguments = TopologyCreate {
@@ -59,12 +61,12 @@ impl Topology {
             num_options: options.len(),
             topology: std::ptr::null_mut(),
         };
-        // SAFETY: name and options are borrowed during the call.
+        // SAFETY: the name and the options are borrowed for the whole call.
         let out = unsafe { plugin.api().call(arguments) }?;
         Ok(Self { raw: Handle::new(out.topology, TopologyCreate::NAME)?, plugin: Arc::clone(plugin), client: None })
     }
 
-    /// Wraps the topology that a client owns.
+    /// Wraps a topology that a client owns, and keeps this client alive.
     ///
     /// # Safety
     /// `raw` is null or belongs to `client`.
@@ -85,7 +87,7 @@ impl Topology {
         Ok(unsafe { text(out.name, out.name_size) })
     }
 
-    /// The version of the compiler, for people and cache keys.
+    /// The version of the plugin's compiler: text for people and for cache keys.
     ///
     /// # Errors
     /// The plugin's error.
@@ -97,7 +99,7 @@ impl Topology {
         Ok(unsafe { text(out.version, out.version_size) })
     }
 
-    /// The devices, always in the same order.
+    /// The descriptions of the topology's devices, always in the same order.
     ///
     /// # Errors
     /// The plugin's error.
@@ -109,7 +111,7 @@ impl Topology {
         unsafe { DeviceDescription::read_all(self.api(), out.descriptions, out.num_descriptions) }
     }
 
-    /// The plugin's other facts about the topology.
+    /// Further facts about the topology that the plugin returns, by name.
     ///
     /// # Errors
     /// The plugin's error.
@@ -121,7 +123,8 @@ impl Topology {
         Ok(unsafe { read_values(out.attributes, out.num_attributes) })
     }
 
-    /// A number that is equal for equal topologies, attached or not; `None` if the plugin has none.
+    /// A number that is equal for equal topologies, even if only one of them belongs to a client. `None` if the plugin
+    /// has no such numbers.
     pub fn fingerprint(&self) -> Option<u64> {
         let arguments = TopologyFingerprint { topology: self.raw(), fingerprint: 0 };
         // SAFETY: `self` keeps the topology alive.
@@ -143,11 +146,11 @@ impl Topology {
         // SAFETY: `self` keeps the topology alive.
         let out = unsafe { self.api().call(arguments) }?;
         let (bytes, size, serialized, deleter) = (out.bytes, out.bytes_size, out.serialized, out.deleter);
-        // SAFETY: all four values were returned by one call.
+        // SAFETY: all four values were returned by the same call.
         Ok(unsafe { Lent { bytes, size, serialized, deleter }.take() })
     }
 
-    /// Compiles a program, StableHLO as text or bytecode, for these devices, without loading it.
+    /// Compiles a program, StableHLO as text or bytecode, for the topology's devices, without loading the program.
     ///
     /// # Errors
     /// As for [`Client::compile`].
@@ -162,13 +165,13 @@ impl Topology {
             client: std::ptr::null_mut(),
             executable: std::ptr::null_mut(),
         };
-        // SAFETY: `self` keeps the topology alive; program and options are borrowed during the call.
+        // SAFETY: `self` keeps the topology alive. The program and the options are borrowed for the whole call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the executable is new and owned by this call.
+        // SAFETY: the executable is new, and nothing else owns it.
         unsafe { Executable::new(out.executable, TopologyCompile::NAME, &self.plugin, self.client.clone()) }
     }
 
-    /// The pointer for calls.
+    /// The plugin's pointer to the topology.
     pub(crate) fn raw(&self) -> *mut RawTopology {
         self.raw.get()
     }

@@ -23,10 +23,11 @@ pub struct HostSlice<'a> {
 }
 
 impl<'a> HostSlice<'a> {
-    /// Wraps `bytes`, little-endian, as an array of `dims`. Four-bit integers take one byte each.
+    /// Wraps `bytes` as an array of dimensions `dims`. Elements are little-endian, and 4-bit integers take one byte
+    /// each.
     ///
     /// # Errors
-    /// [`Error::Arguments`] if the number of bytes differs from what the dimensions need.
+    /// [`Error::Arguments`] if the dimensions need another number of bytes.
     pub fn new(element_type: ElementType, dims: &'a [usize], bytes: &'a [u8]) -> Result<Self, Error> {
         check_length(element_type, dims, bytes.len())?;
         Ok(Self { element_type, dims, bytes })
@@ -48,7 +49,7 @@ impl<'a> HostSlice<'a> {
     }
 }
 
-/// The time for which the plugin may use the memory of an owner.
+/// The time until which the plugin may use the memory of an owner: the end of the transfer or of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     Transfer,
@@ -56,24 +57,25 @@ enum Use {
 }
 
 impl Client {
-    /// Copies an array to a device. The host memory may be reused when this returns, even if the transfer continues.
+    /// Copies an array to a device. The host memory may be reused when this function returns, even if the transfer
+    /// continues.
     ///
     /// # Errors
-    /// [`Error::Arguments`] for a device of another client, or the plugin's error, for example that memory is short.
+    /// [`Error::Arguments`] for a device of another client, or the plugin's error, for example if the device lacks
+    /// memory.
     pub fn upload(&self, host: HostSlice<'_>, device: &Device) -> Result<Buffer, Error> {
         let semantics = host_buffer_semantics::IMMUTABLE_ONLY_DURING_CALL;
-        // SAFETY: the plugin uses the bytes only during the call, and the slice is borrowed for that time.
+        // SAFETY: the plugin reads the bytes only during the call, and the slice is borrowed for the whole call.
         let (buffer, _done) = unsafe { self.upload_raw(host, device, semantics) }?;
         Ok(buffer)
     }
 
-    /// Copies an array to a device without waiting for it. `owner` is kept until the plugin has read all bytes, even if
-    /// the buffer is dropped earlier, and is then dropped on a thread of the plugin. Its destructor must not panic, and
-    /// must not drop the last reference to this client.
+    /// Copies an array to a device without waiting for it. `owner` is dropped after the plugin has read all bytes, even
+    /// if the buffer is dropped earlier, and perhaps on a thread of the plugin. The owner's destructor must not panic
+    /// and must not drop the last reference to this client.
     ///
     /// # Errors
-    /// As for [`Client::upload`], and [`Error::Arguments`] if the number of bytes differs from what the dimensions
-    /// need.
+    /// As for [`Client::upload`], and [`Error::Arguments`] if the dimensions need another number of bytes.
     pub fn upload_owned<T: AsRef<[u8]> + Send + 'static>(
         &self,
         owner: T,
@@ -84,9 +86,8 @@ impl Client {
         self.upload_kept(owner, (element_type, dims), device, Use::Transfer)
     }
 
-    /// As [`Client::upload_owned`], but if the device can read host memory and the bytes are aligned (to 64 bytes for
-    /// XLA-CPU), the buffer uses the owner's memory, and the owner is dropped after the buffer. Otherwise the bytes are
-    /// copied.
+    /// Like [`Client::upload_owned`], but without a copy if the device can read host memory and the bytes are aligned
+    /// (to 64 bytes for XLA-CPU). Then the buffer uses the owner's memory, and the owner is dropped after the buffer.
     ///
     /// # Errors
     /// As for [`Client::upload_owned`].
@@ -112,11 +113,11 @@ impl Client {
             Use::Buffer => host_buffer_semantics::IMMUTABLE_ZERO_COPY,
         };
         let kept = Kept::leak(*self.api(), owner);
-        // SAFETY: `kept` is not freed before the plugin is done. The borrow ends before that, and nothing else uses
-        // `kept`.
+        // SAFETY: `kept` is freed only after the plugin has used the bytes. The borrow ends earlier, and nothing else
+        // uses `kept`.
         let bytes = unsafe { Kept::owner(kept) }.as_ref();
         let host = HostSlice::new(element_type, dims, bytes);
-        // SAFETY: the owner does not move until the event is ready.
+        // SAFETY: the owner is on the heap, and it is neither moved nor freed until the event is ready.
         match host.and_then(|host| unsafe { self.upload_raw(host, device, semantics) }) {
             Ok((buffer, done)) => {
                 // SAFETY: `kept` was leaked above, and nothing else frees it.
@@ -124,17 +125,17 @@ impl Client {
                 Ok(buffer)
             }
             Err(error) => {
-                // SAFETY: the plugin refused the bytes, so it does not use them.
+                // SAFETY: the plugin does not use the bytes, because the upload has failed.
                 unsafe { Kept::free(kept) };
                 Err(error)
             }
         }
     }
 
-    /// Starts an upload. The event becomes ready when the plugin no longer uses the bytes.
+    /// Starts an upload. Returns the buffer, and an event that becomes ready when the plugin no longer uses the bytes.
     ///
     /// # Safety
-    /// The bytes stay readable and unchanged as long as the semantics demand.
+    /// The bytes stay readable and unchanged for as long as `host_buffer_semantics` demands.
     unsafe fn upload_raw(
         &self,
         host: HostSlice<'_>,
@@ -142,7 +143,7 @@ impl Client {
         host_buffer_semantics: i32,
     ) -> Result<(Buffer, Event), Error> {
         if !self.is_same(device.client()) {
-            return Err(Error::Arguments("upload to a device of another client".to_owned()));
+            return Err(Error::Arguments("the device of an upload belongs to another client".to_owned()));
         }
         let dims = dims_to_c(host.dims)?;
         let arguments = ClientBufferFromHostBuffer {
@@ -160,7 +161,8 @@ impl Client {
             done_with_host_buffer: std::ptr::null_mut(),
             buffer: std::ptr::null_mut(),
         };
-        // SAFETY: client and device are alive, the length was checked, and the caller keeps the bytes.
+        // SAFETY: `self` keeps the client and its device alive, the number of bytes was checked, and the caller
+        // promised to keep the bytes.
         let out = unsafe { self.api().call(arguments) }?;
         let function = ClientBufferFromHostBuffer::NAME;
         let done = Event::new(out.done_with_host_buffer, function, self);
@@ -174,9 +176,11 @@ fn check_length(element_type: ElementType, dims: &[usize], found: usize) -> Resu
     match host_bytes(element_type, dims) {
         Some(expected) if expected == found => Ok(()),
         Some(expected) => Err(Error::Arguments(format!(
-            "{element_type} array of dimensions {dims:?} needs {expected} bytes, but {found} are given"
+            "an array of {element_type} with dimensions {dims:?} needs {expected} bytes, but has {found}"
         ))),
-        None => Err(Error::Arguments(format!("{element_type} array of dimensions {dims:?} is too large"))),
+        None => Err(Error::Arguments(format!(
+            "an array of {element_type} with dimensions {dims:?} is too large to address"
+        ))),
     }
 }
 
@@ -188,7 +192,7 @@ mod tests {
     fn the_length_is_checked() {
         assert!(HostSlice::new(ElementType::Bf16, &[2, 3], &[0; 12]).is_ok());
         let error = HostSlice::new(ElementType::Bf16, &[2, 3], &[0; 6]).expect_err("too short");
-        assert_eq!(error.to_string(), "bf16 array of dimensions [2, 3] needs 12 bytes, but 6 are given");
+        assert_eq!(error.to_string(), "an array of bf16 with dimensions [2, 3] needs 12 bytes, but has 6");
         assert!(HostSlice::new(ElementType::F32, &[usize::MAX], &[]).is_err());
         assert!(HostSlice::new(ElementType::F32, &[0, 4], &[]).is_ok());
     }

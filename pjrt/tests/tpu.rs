@@ -1,7 +1,8 @@
-//! Tests of the wrapper with libtpu on a machine without a TPU: topologies and compilation. They need the plugin, see
-//! `plugins`.
+//! Tests of the wrapper with libtpu on a machine without a TPU: topologies and compilation. They need libtpu, which
+//! `plugins` finds.
 //!
-//! libtpu reads its environment once, so each test runs its body in a child of this process with the environment set.
+//! libtpu reads its environment only once, so each test runs its body in a child process with the variables in
+//! `ENVIRONMENT`.
 
 mod plugins;
 
@@ -14,9 +15,9 @@ use pjrt::{
 };
 
 const PLUGIN: plugins::Wanted = plugins::Wanted { variable: "HILO_TPU_PLUGIN", file_name: "libtpu.so" };
-/// Set in a child of this process.
+/// The environment variable that is set in the child processes.
 const CHILD: &str = "PJRT_TEST_CHILD";
-/// Variables that keep libtpu quiet and quick if there is no TPU.
+/// Environment variables that keep libtpu quiet and quick on a machine without a TPU.
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
     ("TPU_SKIP_MDS_QUERY", "1"),
@@ -25,7 +26,8 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ("TPU_WORKER_HOSTNAMES", "localhost"),
 ];
 
-/// Runs `body` in a child process that runs this one test.
+/// Runs `body` with the opened plugin in a child process, which runs only the test `test`. Without libtpu, `body` does
+/// not run.
 fn with_plugin(test: &str, body: impl FnOnce(&Arc<Plugin>)) {
     let Some(path) = plugins::path(PLUGIN) else { return };
     if std::env::var_os(CHILD).is_some() {
@@ -45,7 +47,7 @@ fn topology(plugin: &Arc<Plugin>, name: &str) -> Topology {
     Topology::new(plugin, name, &[]).expect("a topology")
 }
 
-/// `c + a b`. The output reuses the memory of the last argument.
+/// Compiles `c + a b`, where `a b` is a matrix product. The output reuses the memory of `c`.
 fn matmul(topology: &Topology, options: &CompileOptions) -> Result<Executable, Error> {
     let text = b"module @mm { func.func @main(%a: tensor<256x512xbf16>, %b: tensor<512x128xbf16>,
         %c: tensor<256x128xf32> {tf.aliasing_output = 0 : i32}) -> tensor<256x128xf32> {
@@ -62,19 +64,19 @@ fn topologies_tell_their_devices() {
         assert!(plugin.api_version() >= (0, 90));
         assert!(plugin.extensions().contains(&ExtensionKind::TpuTopology));
         let topology = topology(plugin, "v5e:2x2");
-        assert_eq!(topology.platform_name().expect("told"), "tpu");
-        assert!(topology.platform_version().expect("told").contains("TPU"));
-        let devices = topology.device_descriptions().expect("told");
-        let coords: Vec<_> = devices.iter().map(|device| device.coords().expect("told").to_vec()).collect();
+        assert_eq!(topology.platform_name().expect("reported"), "tpu");
+        assert!(topology.platform_version().expect("reported").contains("TPU"));
+        let devices = topology.device_descriptions().expect("reported");
+        let coords: Vec<_> = devices.iter().map(|device| device.coords().expect("reported").to_vec()).collect();
         assert_eq!(coords, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]);
         assert!(devices.iter().all(|device| device.kind == "TPU v5 lite"));
-        let attributes = topology.attributes().expect("told");
+        let attributes = topology.attributes().expect("reported");
         let memory = attributes.iter().find(|(name, _)| name == "device_memory_bytes_limit").map(|(_, value)| value);
         assert!(memory.and_then(Value::as_i64).is_some_and(|bytes| bytes > 15 << 30), "{attributes:?}");
         assert_eq!(topology.default_layout(ElementType::Bf16, &[256, 512]).unwrap().to_string(), "{1,0:T(8,128)(2,1)}");
         let other = Topology::new(plugin, "v5e:2x4", &[("num_slices", Value::I64(1))]).expect("a topology");
-        assert_ne!(topology.fingerprint().expect("told"), other.fingerprint().expect("told"));
-        assert_ne!(topology.serialize().expect("told"), other.serialize().expect("told"));
+        assert_ne!(topology.fingerprint().expect("reported"), other.fingerprint().expect("reported"));
+        assert_ne!(topology.serialize().expect("reported"), other.serialize().expect("reported"));
         let error = Topology::new(plugin, "v5e:1x3", &[]).expect_err("no such slice");
         assert!(error.to_string().contains("v5e:1x3"), "{error}");
     });
@@ -86,20 +88,20 @@ fn programs_compile_without_a_device() {
         let topology = topology(plugin, "v5e:2x2");
         let executable = matmul(&topology, &CompileOptions::partitioned(&[0])).expect("a program");
         drop(topology);
-        let stats = executable.memory_stats().expect("told");
+        let stats = executable.memory_stats().expect("reported");
         assert_eq!((stats.argument_bytes, stats.output_bytes, stats.alias_bytes), (524_288, 131_072, 131_072));
         assert!(stats.peak_bytes.is_some_and(|bytes| bytes >= stats.argument_bytes));
-        assert!(stats.generated_code_bytes > 0 && executable.size_of_generated_code().expect("told") > 0);
-        let cost = executable.cost_analysis().expect("told");
+        assert!(stats.generated_code_bytes > 0 && executable.size_of_generated_code().expect("reported") > 0);
+        let cost = executable.cost_analysis().expect("reported");
         let flops = cost.iter().find(|(name, _)| name == "flops");
         assert!(matches!(flops, Some((_, Value::F32(flops))) if *flops > 2.0 * 256.0 * 512.0 * 128.0), "{cost:?}");
-        let shapes = executable.outputs().expect("told");
+        let shapes = executable.outputs().expect("reported");
         assert_eq!(shapes.iter().map(ToString::to_string).collect::<Vec<_>>(), ["256x128xf32"]);
-        assert_eq!((executable.name().expect("told").as_str(), executable.num_parameters()), ("mm", Some(3)));
+        assert_eq!((executable.name().expect("reported").as_str(), executable.num_parameters()), ("mm", Some(3)));
         assert!(executable.serialize().expect("bytes").len() > 1000);
-        let (format, bytes) = executable.optimized_program().expect("told");
+        let (format, bytes) = executable.optimized_program().expect("reported");
         assert!(format.starts_with("hlo") && !bytes.is_empty());
-        assert!(executable.fingerprint().expect("told").is_some());
+        assert!(executable.fingerprint().expect("reported").is_some());
     });
 }
 
@@ -119,7 +121,10 @@ fn partitioned_programs_and_options_compile() {
               return %0 : tensor<8x128xf32> } }";
         let options = CompileOptions::partitioned(&[0, 1, 2, 3]);
         let executable = topology.compile(text, &options).expect("a program");
-        assert_eq!((executable.num_replicas().expect("told"), executable.num_partitions().expect("told")), (1, 4));
+        assert_eq!(
+            (executable.num_replicas().expect("reported"), executable.num_partitions().expect("reported")),
+            (1, 4)
+        );
         let quick = CompileOptions { optimization_level: Some(EffortLevel::O1), ..CompileOptions::partitioned(&[0]) };
         assert!(matmul(&topology, &quick).is_ok());
         let with_flag = |name: &str, value| CompileOptions {

@@ -20,7 +20,7 @@ pub struct Plugin {
     pub version: &'static str,
     /// The pinned wheel.
     pub wheel: Wheel,
-    /// The path of the shared library inside the wheel, and below site-packages after installation.
+    /// The path of the shared library inside the wheel. The path below site-packages after installation is the same.
     pub path_in_wheel: &'static str,
     /// An environment variable that names the file of this plugin only. It takes precedence over
     /// [`PLUGIN_PATH_VARIABLE`](super::PLUGIN_PATH_VARIABLE).
@@ -29,7 +29,7 @@ pub struct Plugin {
     pub licence_note: Option<&'static str>,
 }
 
-/// A wheel, and the tags that make pip choose it on any machine.
+/// A wheel, and the tags that make pip choose this wheel on any machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wheel {
     /// The name of the file.

@@ -1,5 +1,6 @@
-//! The search for a plugin's file. A flag or variable of the user comes first and is binding: if it names nothing, that
-//! is an error. Without one, fixed places are searched in order, and the first that has the file wins.
+//! The search for a plugin's file. If the user has set the flag or an environment variable, only its path is searched.
+//! If there is no plugin, the search fails. Otherwise fixed places are searched in order, and the first that has the
+//! file wins.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -22,9 +23,9 @@ pub struct FoundPlugin {
 /// How a plugin was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The flag `--plugin-path`.
+    /// The path in the flag `--plugin-path`.
     Flag,
-    /// This environment variable.
+    /// The path in this environment variable.
     Variable(&'static str),
     /// The folder of the running executable.
     Executable,
@@ -42,21 +43,21 @@ pub enum PluginError {
     /// The user named a file or folder that does not exist or does not hold the plugin.
     #[error("{} is {path:?}, which is neither a file nor a folder that contains {file_name}", name(*.source_of_path))]
     Named {
-        /// The flag or variable.
+        /// The flag or the environment variable that names the path.
         source_of_path: Source,
-        /// Its value.
+        /// The value of the flag or variable.
         path: PathBuf,
         /// The file name that was looked for in a folder.
         file_name: &'static str,
     },
-    /// No place has the file.
+    /// No place that was searched has the file.
     #[error(
-        "no {name} plugin ({file_name}): run `text-generation-launcher plugin fetch {name}` or pass --plugin-path; \
-         looked for {}",
+        "the {name} plugin ({file_name}) was not found: run `text-generation-launcher plugin fetch {name}` or pass \
+         --plugin-path; looked for {}",
         .looked_at.join(", ")
     )]
     NotFound {
-        /// The plugin.
+        /// The name of the plugin.
         name: &'static str,
         /// The file name that was looked for.
         file_name: &'static str,
@@ -65,7 +66,7 @@ pub enum PluginError {
     },
 }
 
-/// A folder to search. If its path contains `python3*`, it stands for the folders of all Python versions.
+/// A folder to search. A path that contains `python3*` stands for the folders of all Python 3 versions.
 struct Place {
     source: Source,
     folder: PathBuf,
@@ -73,12 +74,15 @@ struct Place {
     file: PathBuf,
 }
 
-/// Finds the file of a plugin. `given` is the flag `--plugin-path`. The places are, in order: `given`, the plugin's own
-/// variable, [`PLUGIN_PATH_VARIABLE`], the folder of the executable, the cache, Python's site-packages, system folders.
+/// Finds the file of a plugin. `given` is the value of `--plugin-path`.
+///
+/// Of `given`, the plugin's own variable and [`PLUGIN_PATH_VARIABLE`], the first one that is set decides. If none is
+/// set, these places are searched in order: the folder of the executable, the cache, Python's site-packages, system
+/// folders.
 ///
 /// # Errors
-/// [`PluginError::Named`] when a flag or variable names a path without the plugin, [`PluginError::NotFound`] when none
-/// is set and no place has the file.
+/// [`PluginError::Named`] when the flag or variable that decides names a path without the plugin,
+/// [`PluginError::NotFound`] when none is set and no place has the file.
 pub fn find(plugin: &Plugin, given: Option<&Path>, surroundings: &Surroundings) -> Result<FoundPlugin, PluginError> {
     let variables = plugin.own_variable.into_iter().chain([PLUGIN_PATH_VARIABLE]);
     let values = variables.filter_map(|name| Some((Source::Variable(name), surroundings.variable(name)?)));
@@ -123,7 +127,7 @@ fn places(plugin: &Plugin, surroundings: &Surroundings) -> Vec<Place> {
     places
 }
 
-/// Folders of Python packages; `python3*` stands for any version.
+/// Returns the folders of Python packages. In their paths, `python3*` stands for any Python 3 version.
 fn site_packages(surroundings: &Surroundings) -> Vec<PathBuf> {
     let root = &surroundings.root;
     let user = |name, below: &str| surroundings.variable(name).map(|folder| folder.join(below));
@@ -154,7 +158,8 @@ impl Place {
     }
 }
 
-/// Returns 11 for `python3.11` and `python3.11t`, 0 for `python3`, and `None` for other names.
+/// Returns the minor version in the name of a folder: 11 for `python3.11` and `python3.11t`, 0 for `python3`. `None` if
+/// the name does not start with `python3`.
 fn minor_version(name: &std::ffi::OsStr) -> Option<u32> {
     let rest = name.to_str()?.strip_prefix("python3")?;
     let digits: String = rest.trim_start_matches('.').chars().take_while(char::is_ascii_digit).collect();

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names the plugin to use, for any device: its file, or a folder that holds it.
+/// The environment variable with the path of the plugin to use, for any device: the plugin's file, or a folder that
+/// contains this file.
 pub const PLUGIN_PATH_VARIABLE: &str = "PJRT_PLUGIN_LIBRARY_PATH";
 
 /// The environment variables, the path of this executable and the root of the file system. They are plain values, so
-/// that tests can lay out a machine in a folder.
+/// that tests can use a temporary folder as the root of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Surroundings {
     /// Values by name; unset variables are absent.
@@ -20,7 +21,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Reads the surroundings of this process. To be called once.
+    /// Reads the environment of this process. A program should call this function only once and pass the value on.
     pub fn of_process() -> Self {
         let general = ["XDG_CACHE_HOME", "HOME", "VIRTUAL_ENV", PLUGIN_PATH_VARIABLE];
         let names = general.into_iter().chain(super::all().filter_map(|plugin| plugin.own_variable));
@@ -37,8 +38,8 @@ impl Surroundings {
     }
 }
 
-/// The folder that holds fetched plugins, each as `<package>-<version>/<file name>`: `$XDG_CACHE_HOME/hilo/plugins`,
-/// else `$HOME/.cache/hilo/plugins`. `None` when neither variable holds an absolute path.
+/// The folder that contains fetched plugins, each as `<package>-<version>/<file name>`: `$XDG_CACHE_HOME/hilo/plugins`,
+/// else `$HOME/.cache/hilo/plugins`. `None` if neither variable is an absolute path.
 pub fn cache_folder(surroundings: &Surroundings) -> Option<PathBuf> {
     let absolute = |name| surroundings.variable(name).filter(|path| path.is_absolute());
     let caches = absolute("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(absolute("HOME")?.join(".cache")));

@@ -1,6 +1,7 @@
-//! Plugins for tests: the one place that decides if a test runs, is skipped with a message or fails.
+//! Plugins for tests. A test whose plugin is missing is skipped with a message, or fails if the plugin is required.
 //!
-//! Doors: [`plugin_path`]; [`with_libtpu`] for libtpu, which reads its environment only once, when it is loaded.
+//! Doors: [`plugin_path`] for any plugin; [`with_libtpu`] for libtpu, which reads its environment only once, when it is
+//! loaded, and therefore runs in a child process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +9,9 @@ use std::process::Command;
 use super::{Surroundings, find};
 use crate::Device;
 
-/// The variable that tells a child of this process that it is one.
+/// The environment variable that [`with_libtpu`] sets in its child process.
 const CHILD: &str = "HILO_TEST_CHILD";
-/// Variables that make libtpu load quietly and quickly on a machine without a TPU.
+/// Environment variables that make libtpu load quietly and quickly on a machine without a TPU.
 const ENVIRONMENT: [(&str, &str); 6] = [
     ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
     ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
@@ -36,7 +37,11 @@ pub fn plugin_path(device: Device) -> Option<PathBuf> {
     }
 }
 
-/// Runs `body` with the path of libtpu in a child process that runs only the test `test` of `module`.
+/// Runs `body` with the path of libtpu in a child process, which runs only the test `test` of `module`. Without libtpu,
+/// `body` does not run.
+///
+/// # Panics
+/// When the child process fails or does not run the test.
 pub fn with_libtpu(module: &str, test: &str, body: impl FnOnce(&Path)) {
     if std::env::var_os(CHILD).is_some() {
         if let Some(path) = plugin_path(Device::TPU) {

@@ -1,4 +1,5 @@
-//! Tests of the search on machines laid out in a folder: which file wins, and the error when there is none.
+//! Tests of the plugin search: which file is found first, and the error when there is none. A temporary folder stands
+//! in for a machine's root directory.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,15 +13,15 @@ use crate::Device;
 /// Names and values of environment variables.
 type Variables<'a> = &'a [(&'static str, &'a str)];
 
-/// A machine laid out below a folder.
+/// A machine whose root directory is a temporary folder.
 struct Machine {
     folder: TempDir,
     surroundings: Surroundings,
 }
 
 impl Machine {
-    /// Lays out a machine with these files, all empty, and with variables that name paths below its root. `HOME` is
-    /// `home`.
+    /// Creates a machine with these files, all empty, and with environment variables whose values are paths below its
+    /// root. `HOME` is `home`.
     fn new(files: &[&str], variables: Variables<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_path_buf();
@@ -66,7 +67,7 @@ fn no_two_plugins_have_a_name_in_common() {
     }
 }
 
-/// All places, first to last. Each must win over those after it.
+/// `places` is in the order of the search. Each place must take precedence over those after it.
 #[test]
 fn places_are_looked_at_in_order() {
     let places = [

@@ -1,6 +1,6 @@
-//! The TPU chips of a machine: the only table of their PCI device ids and the only code that detects them.
+//! The TPU chips of a machine: the table of their PCI device ids, and the code that detects them.
 //!
-//! Door: [`find`]. It reads the bus and looks for device nodes below a root directory; it opens none.
+//! Door: [`find`] reads the bus and looks for device nodes below a root directory, but opens no device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const PCI_DEVICES: &str = "sys/bus/pci/devices";
 const PCI_VENDOR_GOOGLE: &str = "0x1ae0";
 
-/// For each PCI device id, the generation, and the driver that creates the chip's node.
+/// For each PCI device id, the generation of the chip, and the driver that creates the chip's device node.
 const TABLE: [(&str, Generation, Driver); 8] = [
     ("0x0027", Generation::V2OrV3, Driver::Accel),
     ("0x005e", Generation::V4, Driver::Accel),
@@ -20,28 +20,28 @@ const TABLE: [(&str, Generation, Driver); 8] = [
     ("0x007c", Generation::Tpu8t, Driver::Vfio),
 ];
 
-/// A generation of TPU, as far as the PCI device id tells.
+/// A generation of TPUs, as far as the PCI device id identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generation {
-    /// v2 or v3, which have the same id.
+    /// v2 or v3, which have the same PCI device id.
     V2OrV3,
     /// Released in 2020.
     V4,
-    /// Sold as v5 lite.
+    /// Also called v5 lite.
     V5e,
     /// Released in 2023; its chips form a three-dimensional torus.
     V5p,
-    /// Sold as v6 lite.
+    /// Also called v6 lite.
     V6e,
-    /// Two chiplets, each of which is a device.
+    /// The generation whose chips have two chiplets, each of which is a device.
     Tpu7x,
-    /// For inference.
+    /// The variant of the eighth generation for inference.
     Tpu8i,
-    /// For training.
+    /// The variant of the eighth generation for training.
     Tpu8t,
 }
 
-/// The kernel driver of a chip, which determines the name of its node.
+/// The kernel driver of a chip, which determines the name of the chip's device node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Driver {
     /// `/dev/accel<n>`.
@@ -50,26 +50,26 @@ enum Driver {
     Vfio,
 }
 
-/// A chip that processes can open.
+/// A chip with a device node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chip {
     /// The generation.
     pub generation: Generation,
     /// The address on the PCI bus, such as `0000:00:05.0`.
     pub pci_address: String,
-    /// The IOMMU group, which VFIO hands out as a whole, if the kernel has one.
+    /// The number of the chip's IOMMU group, if it has one. VFIO gives a process access to whole groups only.
     pub iommu_group: Option<u32>,
-    /// The device node, such as `/dev/vfio/3`. It does not include the root directory.
+    /// The path of the device node, such as `/dev/vfio/3`. The root directory that [`find`] searched is not part of it.
     pub node: PathBuf,
 }
 
 /// The chips that [`find`] found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chips {
-    /// The chips that can be opened, in the order of their addresses, which is the order of libtpu's local indices.
+    /// The chips with a device node, in the order of their PCI addresses, which is the order of libtpu's local indices.
     pub usable: Vec<Chip>,
-    /// Generation and address of functions without a node of their own: chips that the container was not given, or
-    /// further functions of a chip.
+    /// The generations and addresses of PCI functions without a device node of their own: chips that the container was
+    /// not given, or further functions of a chip.
     pub without_node: Vec<(Generation, String)>,
 }
 
@@ -99,8 +99,8 @@ impl Generation {
 
 /// Finds the TPU chips below `root`, which is `/` except in tests.
 ///
-/// Only functions with a node count as chips: a chip may have several functions on the bus, and a container sees the
-/// whole bus but has only the nodes of its own chips.
+/// Only PCI functions with a device node count as chips, because a chip may have several functions on the bus, and a
+/// container sees the whole bus but has only the nodes of its own chips.
 pub fn find(root: &Path) -> Chips {
     let mut chips = Chips::default();
     for (index, function) in functions(root).into_iter().enumerate() {
@@ -144,7 +144,8 @@ fn iommu_group(folder: &Path) -> Option<u32> {
     fs::read_link(folder.join("iommu_group")).ok()?.file_name()?.to_str()?.parse().ok()
 }
 
-/// The name of the node: the one in sysfs, else `accel<index>` by the order on the bus.
+/// Returns the name of a chip's device node: the name in sysfs, else `accel<index>`, where `index` is the position of
+/// the chip's function on the bus.
 fn accel_name(folder: &Path, index: usize) -> String {
     let entries = fs::read_dir(folder.join("accel")).into_iter().flatten().flatten();
     let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());

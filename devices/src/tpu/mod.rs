@@ -54,10 +54,11 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     },
     client_options: &[],
     compiler_flags: &[
-        // A SparseCore leaves the gathered data in HBM, where it must be read again: a step would read 1.5 times as
-        // much.
+        // If a SparseCore gathered the keys and values, it would leave them in HBM, from where they would be read
+        // again: a step would read 1.5 times as many bytes.
         ("xla_tpu_offload_gather_to_sparsecore", CompilerFlag::Bool(false)),
-        // By the compiler's own cost figures the programs stay the same, and prefills compile in half the time.
+        // Without this optimisation, the compiler's cost estimates of the programs stay the same, and prefill programs
+        // compile in half the time.
         ("xla_tpu_autofdo", CompilerFlag::Bool(false)),
         // Equal layers are stored once, so a program has a tenth of the size.
         ("xla_tpu_enable_deduplicated_calls", CompilerFlag::Name("ENABLED")),
@@ -65,9 +66,10 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     decode_heads: HeadForm::Wide,
     chunk_bytes: CHUNK_BYTES,
     kinds: &[
-        // v5p: a process has two devices per chip (docs/tpu-attention.md), and libtpu reports the chip's memory for each.
+        // v5p: each chip is used as two devices (docs/tpu-attention.md). For each device, libtpu reports the memory of
+        // the whole chip.
         DeviceKind { name: "TPU v5", chunk_bytes: CHUNK_BYTES, shares_memory: true },
-        // The fast memory is half as large as in other generations.
+        // The fast memory of this generation is half as large as that of v5e and v6e.
         DeviceKind { name: "TPU7x", chunk_bytes: CHUNK_BYTES / 2, shares_memory: false },
     ],
     kv_cache: KvCacheForm::OfWeights,
@@ -82,7 +84,8 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     ],
 };
 
-/// Reports the number and the generation of the chips that can be opened, or else of those that have no node.
+/// Returns the number and the generation of the chips that have a device node. If there are none, returns those of the
+/// PCI functions without a node.
 fn presence(root: &Path) -> Presence {
     let Chips { usable, without_node } = find(root);
     match (usable.first(), without_node.first()) {

@@ -1,4 +1,4 @@
-//! Argument structs of buffer functions.
+//! Argument structs of the functions of buffers.
 
 use std::ffi::c_void;
 

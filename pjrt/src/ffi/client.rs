@@ -1,4 +1,4 @@
-//! Argument structs of functions of clients, devices and device descriptions.
+//! Argument structs of the functions of clients, devices and device descriptions.
 
 use std::ffi::{c_char, c_void};
 
@@ -15,7 +15,7 @@ pub(crate) mod host_buffer_semantics {
     pub(crate) const IMMUTABLE_ZERO_COPY: i32 = 2;
 }
 
-/// A number in `PJRT_Device_MemoryStats_Args`, with a flag that is true if it is set.
+/// A number in `PJRT_Device_MemoryStats_Args`, with a flag that is true if the plugin has set the number.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct OptionalI64 {

@@ -1,4 +1,4 @@
-//! Argument structs of functions of executables, loaded or not.
+//! Argument structs of the functions of executables and of loaded executables.
 
 use std::ffi::{c_char, c_void};
 
@@ -7,7 +7,7 @@ use super::{
     Arguments, RawBuffer, RawClient, RawDevice, RawEvent, RawExecutable, RawLoadedExecutable, RawSerialized, Struct,
 };
 
-/// The function that frees the memory of serialized bytes. It is called once.
+/// The function that frees serialized bytes. It must be called only once for the bytes.
 pub(crate) type SerializedDeleter = unsafe extern "C" fn(*mut RawSerialized);
 
 /// `PJRT_ExecuteOptions`.

@@ -1,8 +1,9 @@
-//! The function table of the C API: names in the order of the header, which is also their order in memory.
+//! The function table of the C API: the names in the order of the header, which is also the order of the pointers in
+//! memory.
 //!
 //! [`place`] turns a name into its index at compile time, so a name that is not in the header does not compile.
 
-/// The functions of `PJRT_Api`, API 0.104. New functions are only added at the end.
+/// The functions of `PJRT_Api`, API 0.104. Newer headers add functions only at the end.
 pub(crate) const TABLE: [&str; 135] = [
     "PJRT_Error_Destroy",
     "PJRT_Error_Message",
@@ -151,16 +152,19 @@ pub(crate) const LAYOUTS: [&str; 6] = [
     "PJRT_Layouts_PJRT_Executable_GetOutputLayouts",
 ];
 
-/// The place of a function's pointer.
+/// The place of a function's pointer: a table and an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// An index in `PJRT_Api`.
+    /// The index among the functions of `PJRT_Api`.
     Table(usize),
-    /// An index in the Layouts extension.
+    /// The index among the functions of the Layouts extension.
     Layouts(usize),
 }
 
-/// Finds a function by its C name.
+/// Returns the place of the function with this C name.
+///
+/// # Panics
+/// When the header has no such function. At compile time, this is a compile error.
 pub(crate) const fn place(name: &str) -> Place {
     match index(&TABLE, name) {
         Some(index) => Place::Table(index),

@@ -1,10 +1,11 @@
-//! The types of the C API: argument structs of the newest header (0.104), written by hand.
+//! The types of the C API: argument structs of its header (API 0.104), written by hand.
 //!
 //! Every C struct starts with its own size and an extension pointer. A Rust struct here lists only the fields after
-//! these; [`Struct`] adds the two before the fields, and zeros after them. A newer plugin needs at least its own size
-//! and reads zeros in fields that we do not know; an older one ignores the rest. Trailing padding is a named field, so
-//! that it is zero too. Modules: `functions` (names and indices), `values`, `client`, `buffer`, `executable`,
-//! `topology`, `layouts`. No function is called here.
+//! these two; [`Struct`] adds the two before the fields, and zeros after the fields. A plugin with a newer header
+//! demands a struct of at least its own size, and reads zeros in the fields that this crate does not know. A plugin
+//! with an older header ignores the fields that it does not know. Padding inside a struct is a named field, so that it
+//! is zero too. Modules: `functions` (names and indices), `values`, `client`, `buffer`, `executable`, `topology`,
+//! `layouts`. No function is called here.
 
 pub(crate) mod buffer;
 pub(crate) mod client;
@@ -18,10 +19,10 @@ use std::marker::{PhantomData, PhantomPinned};
 
 use functions::{Place, place};
 
-/// The number of 8-byte words of zeros after every struct: room for fields of newer headers.
+/// The number of 8-byte words of zeros after every struct, which are room for the fields of newer headers.
 const PADDING_WORDS: usize = 16;
 
-/// A C struct: size, extension pointer, fields, zeros.
+/// A C struct: its size, an extension pointer, the fields, and zeros.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Struct<F> {
@@ -32,27 +33,28 @@ pub(crate) struct Struct<F> {
 }
 
 impl<F> Struct<F> {
-    /// The struct with its size declared and no extension.
+    /// Returns a struct with these fields, which declares its size and has no extension.
     pub(crate) fn new(fields: F) -> Self {
         let extension_start = std::ptr::null();
         Self { struct_size: size_of::<Self>(), extension_start, fields, padding: [0; PADDING_WORDS] }
     }
 }
 
-/// The argument struct of one function.
+/// The argument struct of one C function.
 pub(crate) trait Arguments {
     /// The function's name in the header.
     const NAME: &'static str;
-    /// The place of its pointer.
+    /// The place of the function's pointer.
     const PLACE: Place = place(Self::NAME);
 }
 
-/// The type of all functions of the table but two. Plugins are written in C++, and some let exceptions out.
+/// The type of all functions except those of type [`InfallibleFunction`]. The functions may unwind, because plugins are
+/// written in C++ and some let exceptions out.
 pub(crate) type Function<A> = unsafe extern "C-unwind" fn(*mut Struct<A>) -> *mut RawError;
 /// The type of `PJRT_Error_Destroy` and `PJRT_Error_Message`, which cannot fail.
 pub(crate) type InfallibleFunction<A> = unsafe extern "C-unwind" fn(*mut Struct<A>);
 
-/// The head of `PJRT_Api`. As many function pointers follow as fit into `struct_size`.
+/// The head of `PJRT_Api`. Function pointers follow and fill the rest of `struct_size` bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Table {
@@ -71,7 +73,7 @@ pub(crate) struct Version {
     pub(crate) minor: i32,
 }
 
-/// The head of every extension; its function pointers follow.
+/// The head of every extension. The function pointers of the extension follow.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct ExtensionBase {
@@ -80,7 +82,7 @@ pub(crate) struct ExtensionBase {
     pub(crate) next: *const ExtensionBase,
 }
 
-/// An object whose contents only the plugin knows.
+/// An object of the plugin, whose contents only the plugin knows.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Opaque<Kind> {
@@ -89,7 +91,7 @@ pub(crate) struct Opaque<Kind> {
     pinned: PhantomPinned,
 }
 
-/// Names of the opaque objects.
+/// Types that tell the opaque objects apart.
 pub(crate) mod kinds {
     #[derive(Debug)]
     pub(crate) enum Error {}
@@ -128,5 +130,5 @@ pub(crate) type RawExecutable = Opaque<kinds::Executable>;
 pub(crate) type RawLoadedExecutable = Opaque<kinds::LoadedExecutable>;
 pub(crate) type RawBuffer = Opaque<kinds::Buffer>;
 pub(crate) type RawLayout = Opaque<kinds::Layout>;
-/// The owner of serialized bytes: of an executable, a topology or a layout.
+/// The object that owns the bytes of a serialized executable, topology or layout.
 pub(crate) type RawSerialized = Opaque<kinds::Serialized>;

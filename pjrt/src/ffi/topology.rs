@@ -1,4 +1,4 @@
-//! Argument structs of topology functions, and of compiling for a topology.
+//! Argument structs of the functions of topologies, and of the function that compiles for a topology.
 
 use std::ffi::c_char;
 

@@ -62,7 +62,8 @@ impl Arguments for PluginAttributes {
     const NAME: &'static str = "PJRT_Plugin_Attributes";
 }
 
-/// `PJRT_NamedValue`. It is an element of an array, so its size is exact and it has no [`super::Struct`].
+/// `PJRT_NamedValue`. It is an element of arrays, so its size must be exact, and it is not wrapped in a
+/// [`super::Struct`].
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct NamedValue {
@@ -75,7 +76,7 @@ pub(crate) struct NamedValue {
     pub(crate) value_size: usize,
 }
 
-/// The kinds of [`NamedValue`].
+/// The numbers in [`NamedValue::kind`].
 pub(crate) mod named_value_kind {
     pub(crate) const STRING: i32 = 0;
     pub(crate) const I64: i32 = 1;
@@ -111,7 +112,7 @@ pub(crate) struct Program {
     pub(crate) format_size: usize,
 }
 
-/// `PJRT_Buffer_MemoryLayout` with its tiled variant, which is the larger one.
+/// `PJRT_Buffer_MemoryLayout` with the tiled variant of its union, which is the larger variant.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct MemoryLayout {
@@ -120,10 +121,10 @@ pub(crate) struct MemoryLayout {
     pub(crate) tail: u32,
 }
 
-/// The kind of a tiled [`MemoryLayout`].
+/// The value of [`MemoryLayout::kind`] for a tiled layout.
 pub(crate) const MEMORY_LAYOUT_TILED: i32 = 0;
 
-/// `PJRT_Buffer_MemoryLayout_Tiled`. It is inside a union, so its size is exact.
+/// `PJRT_Buffer_MemoryLayout_Tiled`. It is inside a union, so its size must be exact.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct TiledLayout {
@@ -171,7 +172,7 @@ impl Arguments for EventAwait {
     const NAME: &'static str = "PJRT_Event_Await";
 }
 
-/// `PJRT_Event_OnReadyCallback`. The callback owns the error. The caller owns `user_arg`.
+/// `PJRT_Event_OnReadyCallback`. The callback owns the error. `user_arg` is the value that was registered.
 pub(crate) type OnReadyCallback = unsafe extern "C" fn(error: *mut RawError, user_arg: *mut c_void);
 
 /// `PJRT_Event_OnReady_Args`.

@@ -1,4 +1,4 @@
-//! Fake buffers and layouts. The test decides when transfers happen; they use the pointers that were lent.
+//! Fake buffers and layouts. The test decides when transfers happen. Transfers use the pointers that the wrapper lent.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,20 +13,20 @@ use crate::ffi::client::{ClientBufferFromHostBuffer, host_buffer_semantics};
 use crate::ffi::layouts::{LayoutDestroy, LayoutOfBuffer, LayoutSerialize};
 use crate::ffi::{RawBuffer, RawDevice, RawError, RawLayout, RawSerialized, Struct};
 
-/// The content of a buffer: its own memory, or memory of the host.
+/// The content of a buffer: memory that the buffer owns, or memory that the host lends.
 enum Content {
     Own(Vec<u8>),
     Host(*const u8, usize),
 }
 
-// SAFETY: memory of the host is lent to the plugin until the plugin reports that it is done.
+// SAFETY: the host's memory is lent to the plugin until the plugin reports that it no longer uses the memory.
 unsafe impl Send for Content {}
 
 impl Content {
     fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Own(bytes) => bytes.clone(),
-            // SAFETY: the host's memory is lent as long as the buffer lives.
+            // SAFETY: the host's memory is lent until the buffer is destroyed.
             Self::Host(start, size) => unsafe { std::slice::from_raw_parts(*start, *size) }.to_vec(),
         }
     }
@@ -38,7 +38,7 @@ pub(super) struct FakeBuffer {
     dims: Vec<i64>,
     device: *mut RawDevice,
     ready: Arc<Core>,
-    /// Fired when the buffer is destroyed: the host's memory is no longer used.
+    /// Fired when the buffer is destroyed, because the host's memory is no longer used then.
     done_with_host: Option<Arc<Core>>,
     control: Arc<Control>,
 }
@@ -55,7 +55,7 @@ impl FakeBuffer {
         element * usize::try_from(elements).expect("small")
     }
 
-    /// A new buffer on `device` with the bytes of this one, each plus one.
+    /// Creates a buffer on `device` with the bytes of `self`, each plus one.
     pub(super) fn successor(&self, device: *mut RawDevice) -> *mut RawBuffer {
         let (from, to) = (Arc::clone(&self.content), Arc::new(Mutex::new(Content::Own(Vec::new()))));
         let target = Arc::clone(&to);
@@ -71,7 +71,7 @@ impl FakeBuffer {
 
 struct Lent(*mut u8, usize);
 
-// SAFETY: the pointer is lent to the plugin until the plugin reports that it is done.
+// SAFETY: the memory is lent to the plugin until the plugin reports that it no longer uses the memory.
 unsafe impl Send for Lent {}
 
 impl Lent {
@@ -106,21 +106,21 @@ pub(super) fn fill(table: &mut Table) {
 /// Borrows a buffer.
 ///
 /// # Safety
-/// `buffer` is alive.
+/// `buffer` comes from [`FakeBuffer::leak`] and is not destroyed while the reference is used.
 pub(super) unsafe fn fake<'a>(buffer: *mut RawBuffer) -> &'a FakeBuffer {
-    // SAFETY: all buffers come from `leak`.
+    // SAFETY: the caller promised that the buffer comes from `leak` and exists.
     unsafe { &*buffer.cast::<FakeBuffer>() }
 }
 
 unsafe extern "C-unwind" fn from_host(call: *mut Struct<ClientBufferFromHostBuffer>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     let error = unsafe { enter(call) };
     if !error.is_null() {
         return error;
     }
     // SAFETY: as above.
     let fields = unsafe { &mut (*call).fields };
-    // SAFETY: the caller lends the dimensions.
+    // SAFETY: the caller lends the dimensions for the whole call.
     let dims = unsafe { crate::api::array(fields.dims, fields.num_dims) }.to_vec();
     let content = Arc::new(Mutex::new(Content::Own(Vec::new())));
     let mut buffer = FakeBuffer {
@@ -166,14 +166,14 @@ unsafe extern "C-unwind" fn destroy(call: *mut Struct<BufferDestroy>) -> *mut Ra
 }
 
 unsafe extern "C-unwind" fn element_type(call: *mut Struct<BufferElementType>) -> *mut RawError {
-    // SAFETY: the buffer is alive.
+    // SAFETY: the caller passes a valid argument struct with a buffer that has not been destroyed.
     unsafe { (*call).fields.element_type = fake((*call).fields.buffer).element_type };
     // SAFETY: as above.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn dimensions(call: *mut Struct<BufferDimensions>) -> *mut RawError {
-    // SAFETY: the buffer is alive.
+    // SAFETY: the caller passes a valid argument struct with a buffer that has not been destroyed.
     unsafe {
         let dims = &fake((*call).fields.buffer).dims;
         (*call).fields.dims = dims.as_ptr();
@@ -183,36 +183,36 @@ unsafe extern "C-unwind" fn dimensions(call: *mut Struct<BufferDimensions>) -> *
 }
 
 unsafe extern "C-unwind" fn size(call: *mut Struct<BufferOnDeviceSizeInBytes>) -> *mut RawError {
-    // SAFETY: the buffer is alive.
+    // SAFETY: the caller passes a valid argument struct with a buffer that has not been destroyed.
     unsafe { (*call).fields.size = fake((*call).fields.buffer).size() };
     // SAFETY: as above.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn ready_event(call: *mut Struct<BufferReadyEvent>) -> *mut RawError {
-    // SAFETY: the buffer is alive.
+    // SAFETY: the caller passes a valid argument struct with a buffer that has not been destroyed.
     unsafe { (*call).fields.event = new_event(Arc::clone(&fake((*call).fields.buffer).ready)) };
     std::ptr::null_mut()
 }
 
 unsafe extern "C-unwind" fn device(call: *mut Struct<BufferDevice>) -> *mut RawError {
-    // SAFETY: the buffer is alive.
+    // SAFETY: the caller passes a valid argument struct with a buffer that has not been destroyed.
     unsafe { (*call).fields.device = fake((*call).fields.buffer).device };
     // SAFETY: as above.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn to_host(call: *mut Struct<BufferToHostBuffer>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     let error = unsafe { enter(call) };
     if !error.is_null() {
         return error;
     }
     // SAFETY: as above.
     let fields = unsafe { &mut (*call).fields };
-    // SAFETY: the buffer is alive.
+    // SAFETY: the caller passes a valid argument struct with a buffer that has not been destroyed.
     let buffer = unsafe { fake(fields.buffer) };
-    // SAFETY: the layout is lent during the call.
+    // SAFETY: the caller lends the layout for the whole call.
     let layout = unsafe { &(*fields.host_layout).fields.tiled };
     // SAFETY: as above.
     let order = unsafe { crate::api::array(layout.minor_to_major, layout.minor_to_major_size) };
@@ -232,20 +232,20 @@ const LAYOUT: &str = "{0}";
 
 unsafe extern "C-unwind" fn layout_of_buffer(call: *mut Struct<LayoutOfBuffer>) -> *mut RawError {
     control().born(Kind::Layout);
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { (*call).fields.layout = Box::into_raw(Box::new(control())).cast::<RawLayout>() };
     // SAFETY: as above.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn layout_destroy(call: *mut Struct<LayoutDestroy>) -> *mut RawError {
-    // SAFETY: `layout_of_buffer` made the layout, and it is destroyed only once.
+    // SAFETY: `layout_of_buffer` made the layout, which is destroyed only once.
     unsafe { Box::from_raw((*call).fields.layout.cast::<Arc<Control>>()) }.died(Kind::Layout);
     std::ptr::null_mut()
 }
 
 unsafe extern "C-unwind" fn layout_serialize(call: *mut Struct<LayoutSerialize>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     let error = unsafe { enter(call) };
     if error.is_null() {
         // SAFETY: as above.
@@ -256,11 +256,11 @@ unsafe extern "C-unwind" fn layout_serialize(call: *mut Struct<LayoutSerialize>)
     error
 }
 
-/// Lends bytes until [`free_bytes`] is called.
+/// Lends bytes until [`free_bytes`] is called. Returns their start, their number and the object that owns them.
 pub(super) fn lend_bytes(bytes: Vec<u8>) -> (*const std::ffi::c_char, usize, *mut RawSerialized) {
     control().born(Kind::Serialized);
     let serialized = Box::into_raw(Box::new((bytes, control())));
-    // SAFETY: the box was just made.
+    // SAFETY: the box was made on the line above.
     let bytes = unsafe { &(*serialized).0 };
     (bytes.as_ptr().cast(), bytes.len(), serialized.cast::<c_void>().cast())
 }
@@ -270,7 +270,7 @@ pub(super) fn lend_bytes(bytes: Vec<u8>) -> (*const std::ffi::c_char, usize, *mu
 /// # Safety
 /// `serialized` comes from [`lend_bytes`] and is freed only once.
 pub(super) unsafe extern "C" fn free_bytes(serialized: *mut RawSerialized) {
-    // SAFETY: the caller promised this.
+    // SAFETY: the caller promised that `serialized` comes from `lend_bytes` and is freed only once.
     let lent = unsafe { Box::from_raw(serialized.cast::<(Vec<u8>, Arc<Control>)>()) };
     lent.1.died(Kind::Serialized);
 }

@@ -1,4 +1,4 @@
-//! The fake plugin's set-up, clients, devices and topologies.
+//! The functions of the fake plugin for its set-up, clients, devices and topologies.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const KIND: &str = "fake device";
 const NAME: &str = "fake";
 const COORDS: [i64; 3] = [1, 0, 2];
 
-/// A device, which is its own description.
+/// A fake device, which is also its own description.
 pub(super) struct FakeDevice {
     id: i32,
     attributes: [NamedValue; 1],
@@ -41,7 +41,7 @@ impl FakeDevice {
     }
 }
 
-/// A client or a topology. Both own two devices.
+/// A fake client or topology, which owns two devices.
 pub(super) struct FakeOwner {
     pub(super) devices: Vec<*mut FakeDevice>,
     kind: Kind,
@@ -96,17 +96,17 @@ pub(super) fn fill(table: &mut Table) {
 }
 
 pub(super) unsafe extern "C-unwind" fn plugin_initialize(call: *mut Struct<PluginInitialize>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { enter(call) }
 }
 
 pub(super) unsafe extern "C-unwind" fn plugin_attributes(call: *mut Struct<PluginAttributes>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn client_create(call: *mut Struct<ClientCreate>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     let error = unsafe { enter(call) };
     if error.is_null() {
         // SAFETY: as above.
@@ -116,13 +116,13 @@ unsafe extern "C-unwind" fn client_create(call: *mut Struct<ClientCreate>) -> *m
 }
 
 unsafe extern "C-unwind" fn client_destroy(call: *mut Struct<ClientDestroy>) -> *mut RawError {
-    // SAFETY: `client_create` made the client, and it is destroyed only once.
+    // SAFETY: `client_create` made the client, which is destroyed only once.
     drop(unsafe { Box::from_raw((*call).fields.client.cast::<FakeOwner>()) });
     std::ptr::null_mut()
 }
 
 unsafe extern "C-unwind" fn platform_name(call: *mut Struct<ClientPlatformName>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { (*call).fields.name = NAME.as_ptr().cast::<c_char>() };
     // SAFETY: as above.
     unsafe { (*call).fields.name_size = NAME.len() };
@@ -131,17 +131,18 @@ unsafe extern "C-unwind" fn platform_name(call: *mut Struct<ClientPlatformName>)
 }
 
 unsafe extern "C-unwind" fn platform_version(call: *mut Struct<ClientPlatformVersion>) -> *mut RawError {
-    // SAFETY: the call is alive. It returns no version, which is empty text.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call. The function
+    // sets no version, so the version is empty text.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn process_index(call: *mut Struct<ClientProcessIndex>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn devices(call: *mut Struct<ClientDevices>) -> *mut RawError {
-    // SAFETY: the client is alive.
+    // SAFETY: the caller passes a valid argument struct with a client that has not been destroyed.
     unsafe {
         let owner = &*(*call).fields.client.cast::<FakeOwner>();
         (*call).fields.devices = owner.devices.as_ptr().cast::<*mut RawDevice>();
@@ -151,7 +152,7 @@ unsafe extern "C-unwind" fn devices(call: *mut Struct<ClientDevices>) -> *mut Ra
 }
 
 unsafe extern "C-unwind" fn addressable_devices(call: *mut Struct<ClientAddressableDevices>) -> *mut RawError {
-    // SAFETY: the client is alive.
+    // SAFETY: the caller passes a valid argument struct with a client that has not been destroyed.
     unsafe {
         let owner = &*(*call).fields.client.cast::<FakeOwner>();
         (*call).fields.devices = owner.devices.as_ptr().cast::<*mut RawDevice>();
@@ -161,26 +162,26 @@ unsafe extern "C-unwind" fn addressable_devices(call: *mut Struct<ClientAddressa
 }
 
 unsafe extern "C-unwind" fn client_topology(call: *mut Struct<ClientTopologyDescription>) -> *mut RawError {
-    // SAFETY: the client is alive. In this plugin it is its own topology.
+    // SAFETY: the caller passes a valid argument struct. A client of this plugin is also its own topology.
     unsafe { (*call).fields.topology = (*call).fields.client.cast() };
     // SAFETY: as above.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn id(call: *mut Struct<DescriptionId>) -> *mut RawError {
-    // SAFETY: the description is alive.
+    // SAFETY: the caller passes a valid argument struct with a description that has not been destroyed.
     unsafe { (*call).fields.id = (*(*call).fields.description.cast::<FakeDevice>()).id };
     // SAFETY: as above.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn description_process(call: *mut Struct<DescriptionProcessIndex>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn kind(call: *mut Struct<DescriptionKind>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { (*call).fields.kind = KIND.as_ptr().cast::<c_char>() };
     // SAFETY: as above.
     unsafe { (*call).fields.kind_size = KIND.len() };
@@ -189,12 +190,12 @@ unsafe extern "C-unwind" fn kind(call: *mut Struct<DescriptionKind>) -> *mut Raw
 }
 
 unsafe extern "C-unwind" fn debug_string(call: *mut Struct<DescriptionDebugString>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn attributes(call: *mut Struct<DescriptionAttributes>) -> *mut RawError {
-    // SAFETY: the description is alive.
+    // SAFETY: the caller passes a valid argument struct with a description that has not been destroyed.
     unsafe {
         let device = &*(*call).fields.description.cast::<FakeDevice>();
         (*call).fields.attributes = device.attributes.as_ptr();
@@ -204,21 +205,21 @@ unsafe extern "C-unwind" fn attributes(call: *mut Struct<DescriptionAttributes>)
 }
 
 unsafe extern "C-unwind" fn description(call: *mut Struct<DeviceGetDescription>) -> *mut RawError {
-    // SAFETY: the device is alive.
+    // SAFETY: the caller passes a valid argument struct with a device that has not been destroyed.
     unsafe { (*call).fields.description = (*call).fields.device.cast::<RawDeviceDescription>() };
     // SAFETY: as above.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn local_hardware_id(call: *mut Struct<DeviceLocalHardwareId>) -> *mut RawError {
-    // SAFETY: the device is alive.
+    // SAFETY: the caller passes a valid argument struct with a device that has not been destroyed.
     unsafe { (*call).fields.local_hardware_id = (*(*call).fields.device.cast::<FakeDevice>()).id - 1 };
     // SAFETY: as above.
     unsafe { enter(call) }
 }
 
 unsafe extern "C-unwind" fn memory_stats(call: *mut Struct<DeviceMemoryStats>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe {
         (*call).fields.bytes_in_use = 10;
         (*call).fields.bytes_limit.value = 100;
@@ -228,7 +229,7 @@ unsafe extern "C-unwind" fn memory_stats(call: *mut Struct<DeviceMemoryStats>) -
 }
 
 unsafe extern "C-unwind" fn topology_create(call: *mut Struct<TopologyCreate>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     let error = unsafe { enter(call) };
     if error.is_null() {
         // SAFETY: as above.
@@ -238,13 +239,13 @@ unsafe extern "C-unwind" fn topology_create(call: *mut Struct<TopologyCreate>) -
 }
 
 unsafe extern "C-unwind" fn topology_destroy(call: *mut Struct<TopologyDestroy>) -> *mut RawError {
-    // SAFETY: `topology_create` made the topology, and it is destroyed only once.
+    // SAFETY: `topology_create` made the topology, which is destroyed only once.
     drop(unsafe { Box::from_raw((*call).fields.topology.cast::<FakeOwner>()) });
     std::ptr::null_mut()
 }
 
 unsafe extern "C-unwind" fn topology_devices(call: *mut Struct<TopologyDevices>) -> *mut RawError {
-    // SAFETY: the topology is alive.
+    // SAFETY: the caller passes a valid argument struct with a topology that has not been destroyed.
     unsafe {
         let owner = &*(*call).fields.topology.cast::<FakeOwner>();
         (*call).fields.descriptions = owner.devices.as_ptr().cast::<*mut RawDeviceDescription>();
@@ -254,7 +255,7 @@ unsafe extern "C-unwind" fn topology_devices(call: *mut Struct<TopologyDevices>)
 }
 
 unsafe extern "C-unwind" fn topology_platform_name(call: *mut Struct<TopologyPlatformName>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { (*call).fields.name = NAME.as_ptr().cast::<c_char>() };
     // SAFETY: as above.
     unsafe { (*call).fields.name_size = NAME.len() };
@@ -263,7 +264,7 @@ unsafe extern "C-unwind" fn topology_platform_name(call: *mut Struct<TopologyPla
 }
 
 unsafe extern "C-unwind" fn topology_fingerprint(call: *mut Struct<TopologyFingerprint>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     unsafe { (*call).fields.fingerprint = 42 };
     // SAFETY: as above.
     unsafe { enter(call) }

@@ -11,7 +11,7 @@ use crate::ffi::{RawError, RawEvent, Struct};
 
 /// The code and the message of a failure.
 pub(crate) type Failure = (i32, String);
-/// An action that runs when an event is fired, before the callbacks.
+/// An action that runs when an event fires, before the callbacks.
 type Action = Box<dyn FnOnce() + Send>;
 
 struct FakeError {
@@ -19,7 +19,7 @@ struct FakeError {
     control: Arc<Control>,
 }
 
-/// Makes an error that the caller owns.
+/// Creates an error that the caller owns.
 pub(super) fn new_error(code: i32, message: &str) -> *mut RawError {
     let control = control();
     control.born(Kind::Error);
@@ -33,7 +33,7 @@ pub(super) unsafe extern "C-unwind" fn error_destroy(call: *mut Struct<ErrorDest
 }
 
 pub(super) unsafe extern "C-unwind" fn error_message(call: *mut Struct<ErrorMessage>) {
-    // SAFETY: the error comes from `new_error` and is alive.
+    // SAFETY: the error comes from `new_error` and has not been destroyed.
     unsafe {
         let error = &*(*call).fields.error.cast::<FakeError>();
         (*call).fields.message = error.failure.1.as_ptr().cast();
@@ -42,12 +42,12 @@ pub(super) unsafe extern "C-unwind" fn error_message(call: *mut Struct<ErrorMess
 }
 
 pub(super) unsafe extern "C-unwind" fn error_get_code(call: *mut Struct<ErrorGetCode>) -> *mut RawError {
-    // SAFETY: the error comes from `new_error` and is alive.
+    // SAFETY: the error comes from `new_error` and has not been destroyed.
     unsafe { (*call).fields.code = (*(*call).fields.error.cast::<FakeError>()).failure.0 };
     std::ptr::null_mut()
 }
 
-/// The work behind an event. It outlives the event.
+/// The asynchronous work of an event. It may outlive the event.
 pub(crate) struct Core {
     state: Mutex<State>,
     changed: Condvar,
@@ -63,7 +63,7 @@ struct State {
 
 struct UserArg(*mut c_void);
 
-// SAFETY: callbacks may run on any thread with their argument.
+// SAFETY: the wrapper allows its callbacks to run on any thread.
 unsafe impl Send for UserArg {}
 
 impl std::fmt::Debug for Core {
@@ -73,18 +73,18 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
-    /// Work that has ended already.
+    /// Returns work that has already ended with success.
     pub(crate) fn ended() -> Arc<Self> {
         let state = State { outcome: Some(None), ..State::default() };
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Work that has not ended. Another part of the plugin ends it.
+    /// Returns work that has not ended. Other code of the plugin must end it with [`Core::fire`].
     pub(crate) fn open() -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Work that runs `action`, now or when the test fires it.
+    /// Returns work that runs `action` at once. If events are deferred, the action runs when the test fires them.
     pub(crate) fn start(action: impl FnOnce() + Send + 'static) -> Arc<Self> {
         let control = control();
         if !control.is_deferred.load(std::sync::atomic::Ordering::SeqCst) {
@@ -101,7 +101,7 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the work.
+    /// Ends the work: runs its actions, stores the outcome, and calls the callbacks. `None` is success.
     pub(crate) fn fire(&self, outcome: Option<&Failure>) {
         let actions = std::mem::take(&mut self.lock().actions);
         actions.into_iter().for_each(|action| action());
@@ -127,7 +127,7 @@ struct FakeEvent {
     control: Arc<Control>,
 }
 
-/// Makes an event that the caller owns.
+/// Creates an event of this work. The caller owns the event.
 pub(super) fn new_event(core: Arc<Core>) -> *mut RawEvent {
     let control = control();
     control.born(Kind::Event);
@@ -142,7 +142,7 @@ pub(super) unsafe extern "C-unwind" fn destroy(call: *mut Struct<EventDestroy>) 
 }
 
 pub(super) unsafe extern "C-unwind" fn is_ready(call: *mut Struct<EventIsReady>) -> *mut RawError {
-    // SAFETY: the event comes from `new_event` and is alive.
+    // SAFETY: the event comes from `new_event` and has not been destroyed.
     unsafe {
         let event = &*(*call).fields.event.cast::<FakeEvent>();
         (*call).fields.is_ready = event.core.lock().outcome.is_some();
@@ -151,7 +151,7 @@ pub(super) unsafe extern "C-unwind" fn is_ready(call: *mut Struct<EventIsReady>)
 }
 
 pub(super) unsafe extern "C-unwind" fn wait(call: *mut Struct<EventAwait>) -> *mut RawError {
-    // SAFETY: the event comes from `new_event` and is alive.
+    // SAFETY: the event comes from `new_event` and has not been destroyed.
     let core = unsafe { Arc::clone(&(*(*call).fields.event.cast::<FakeEvent>()).core) };
     let state = core.changed.wait_while(core.lock(), |state| state.outcome.is_none());
     let state = state.unwrap_or_else(PoisonError::into_inner);
@@ -159,12 +159,12 @@ pub(super) unsafe extern "C-unwind" fn wait(call: *mut Struct<EventAwait>) -> *m
 }
 
 pub(super) unsafe extern "C-unwind" fn on_ready(call: *mut Struct<EventOnReady>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     let error = unsafe { enter(call) };
     if !error.is_null() {
         return error;
     }
-    // SAFETY: the event comes from `new_event` and is alive.
+    // SAFETY: the event comes from `new_event` and has not been destroyed.
     let (core, callback, user_arg) = unsafe {
         let EventOnReady { event, callback, user_arg } = &(*call).fields;
         (Arc::clone(&(*event.cast::<FakeEvent>()).core), *callback, *user_arg)

@@ -1,4 +1,5 @@
-//! Fake executables. A program is the text `parameters outputs`. Each output is an argument with all bytes plus one.
+//! Fake executables. A program is a text of two numbers: its parameters and its outputs. An output has the bytes of an
+//! argument, each plus one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,10 +66,10 @@ pub(super) fn fill(table: &mut Table) {
 /// Compiles a program and loads it on the devices of `client`.
 ///
 /// # Safety
-/// `client` is alive.
+/// `client` is a client of this plugin that has not been destroyed.
 unsafe fn new_loaded(code: &[u8], client: *mut RawClient) -> Result<*mut RawLoadedExecutable, *mut RawError> {
     let program = FakeProgram::parse(code).ok_or_else(|| new_error(3, "not a fake program"))?;
-    // SAFETY: the caller promised that the client is alive.
+    // SAFETY: the caller promised that the client exists.
     let devices = unsafe { &(*client.cast::<FakeOwner>()).devices }.iter().map(|device| device.cast()).collect();
     control().born(Kind::LoadedExecutable);
     Ok(Box::into_raw(Box::new(FakeLoaded { program, devices, control: control() })).cast())
@@ -82,14 +83,14 @@ fn new_executable(program: FakeProgram) -> *mut RawExecutable {
 /// Borrows the program of an executable.
 ///
 /// # Safety
-/// `executable` is alive.
+/// `executable` comes from [`new_executable`] and is not destroyed while the reference is used.
 unsafe fn program<'a>(executable: *const RawExecutable) -> &'a FakeProgram {
-    // SAFETY: all executables come from `new_executable`.
+    // SAFETY: the caller promised that the executable comes from `new_executable` and exists.
     unsafe { &(*executable.cast::<FakeExecutable>()).program }
 }
 
 unsafe extern "C-unwind" fn compile(call: *mut Struct<ClientCompile>) -> *mut RawError {
-    // SAFETY: the call and what it lends are alive.
+    // SAFETY: the caller passes a valid argument struct. The memory to which it points is lent for the whole call.
     unsafe {
         let lent = &(*(*call).fields.program).fields;
         let code = crate::api::array(lent.code.cast::<u8>(), lent.code_size);
@@ -102,7 +103,7 @@ unsafe extern "C-unwind" fn compile(call: *mut Struct<ClientCompile>) -> *mut Ra
 }
 
 unsafe extern "C-unwind" fn topology_compile(call: *mut Struct<TopologyCompile>) -> *mut RawError {
-    // SAFETY: the call and what it lends are alive.
+    // SAFETY: the caller passes a valid argument struct. The memory to which it points is lent for the whole call.
     let code = unsafe {
         let lent = &(*(*call).fields.program).fields;
         crate::api::array(lent.code.cast::<u8>(), lent.code_size)
@@ -114,7 +115,7 @@ unsafe extern "C-unwind" fn topology_compile(call: *mut Struct<TopologyCompile>)
 }
 
 unsafe extern "C-unwind" fn load(call: *mut Struct<ExecutableDeserializeAndLoad>) -> *mut RawError {
-    // SAFETY: the call and what it lends are alive.
+    // SAFETY: the caller passes a valid argument struct. The memory to which it points is lent for the whole call.
     unsafe {
         let fields = &mut (*call).fields;
         match new_loaded(crate::api::array(fields.bytes.cast::<u8>(), fields.bytes_size), fields.client) {
@@ -126,13 +127,13 @@ unsafe extern "C-unwind" fn load(call: *mut Struct<ExecutableDeserializeAndLoad>
 }
 
 unsafe extern "C-unwind" fn destroy(call: *mut Struct<ExecutableDestroy>) -> *mut RawError {
-    // SAFETY: `new_executable` made the executable, and it is destroyed only once.
+    // SAFETY: `new_executable` made the executable, which is destroyed only once.
     unsafe { Box::from_raw((*call).fields.executable.cast::<FakeExecutable>()) }.control.died(Kind::Executable);
     std::ptr::null_mut()
 }
 
 unsafe extern "C-unwind" fn num_outputs(call: *mut Struct<ExecutableNumOutputs>) -> *mut RawError {
-    // SAFETY: the executable is alive.
+    // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed.
     unsafe { (*call).fields.num_outputs = program((*call).fields.executable).outputs };
     // SAFETY: as above.
     unsafe { enter(call) }
@@ -142,19 +143,20 @@ unsafe extern "C-unwind" fn parameters(call: *mut Struct<ExecutableParameterMemo
     if control().hides_parameters.load(Ordering::SeqCst) {
         return new_error(12, "too old");
     }
-    // SAFETY: the executable is alive.
+    // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed.
     unsafe { (*call).fields.num_parameters = program((*call).fields.executable).parameters };
     std::ptr::null_mut()
 }
 
 unsafe extern "C-unwind" fn memory_stats(call: *mut Struct<ExecutableMemoryStats>) -> *mut RawError {
-    // SAFETY: the call is alive. The peak is not set, as in an older plugin.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call. The function
+    // does not set the peak, like an older plugin.
     unsafe { (*call).fields.alias = 8 };
     std::ptr::null_mut()
 }
 
 unsafe extern "C-unwind" fn serialize(call: *mut Struct<ExecutableSerialize>) -> *mut RawError {
-    // SAFETY: the executable is alive.
+    // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed.
     unsafe {
         let fields = &mut (*call).fields;
         let bytes = program(fields.executable).text.clone().into_bytes();
@@ -165,7 +167,7 @@ unsafe extern "C-unwind" fn serialize(call: *mut Struct<ExecutableSerialize>) ->
 }
 
 unsafe extern "C-unwind" fn optimized_program(call: *mut Struct<ExecutableOptimizedProgram>) -> *mut RawError {
-    // SAFETY: the executable is alive, and the caller owns the program.
+    // SAFETY: the caller passes a valid argument struct with an executable that exists and a program that it owns.
     unsafe {
         let text = &program((*call).fields.executable).text;
         let out = &mut (*(*call).fields.program).fields;
@@ -181,14 +183,14 @@ unsafe extern "C-unwind" fn optimized_program(call: *mut Struct<ExecutableOptimi
 }
 
 unsafe extern "C-unwind" fn loaded_destroy(call: *mut Struct<LoadedExecutableDestroy>) -> *mut RawError {
-    // SAFETY: `new_loaded` made the executable, and it is destroyed only once.
+    // SAFETY: `new_loaded` made the executable, which is destroyed only once.
     let loaded = unsafe { Box::from_raw((*call).fields.executable.cast::<FakeLoaded>()) };
     loaded.control.died(Kind::LoadedExecutable);
     std::ptr::null_mut()
 }
 
 unsafe extern "C-unwind" fn get_executable(call: *mut Struct<LoadedExecutableGetExecutable>) -> *mut RawError {
-    // SAFETY: the executable is alive.
+    // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed.
     unsafe {
         let loaded = &*(*call).fields.loaded_executable.cast::<FakeLoaded>();
         (*call).fields.executable = new_executable(loaded.program.clone());
@@ -199,7 +201,7 @@ unsafe extern "C-unwind" fn get_executable(call: *mut Struct<LoadedExecutableGet
 unsafe extern "C-unwind" fn addressable_devices(
     call: *mut Struct<LoadedExecutableAddressableDevices>,
 ) -> *mut RawError {
-    // SAFETY: the executable is alive.
+    // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed.
     unsafe {
         let loaded = &*(*call).fields.executable.cast::<FakeLoaded>();
         (*call).fields.devices = loaded.devices.as_ptr();
@@ -209,12 +211,12 @@ unsafe extern "C-unwind" fn addressable_devices(
 }
 
 unsafe extern "C-unwind" fn execute(call: *mut Struct<LoadedExecutableExecute>) -> *mut RawError {
-    // SAFETY: the call is alive.
+    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
     let error = unsafe { enter(call) };
     if !error.is_null() {
         return error;
     }
-    // SAFETY: the objects and lists of the call are alive, also for the lines below.
+    // SAFETY: the objects and lists in the argument struct exist for the whole call.
     let fields = unsafe { &mut (*call).fields };
     // SAFETY: as above.
     let (loaded, options) = unsafe { (&*fields.executable.cast::<FakeLoaded>(), &(*fields.options).fields) };
@@ -233,7 +235,7 @@ unsafe extern "C-unwind" fn execute(call: *mut Struct<LoadedExecutableExecute>) 
     }
     for index in 0..fields.num_devices {
         let device = if fields.execute_device.is_null() { loaded.devices[index] } else { fields.execute_device };
-        // SAFETY: the lists have the lengths that the call gives.
+        // SAFETY: the lists have the lengths that the argument struct declares.
         unsafe {
             let arguments = crate::api::array(*fields.argument_lists.add(index), fields.num_args);
             let outputs = *fields.output_lists.add(index);

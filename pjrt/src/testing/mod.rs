@@ -1,7 +1,7 @@
-//! A plugin in Rust, so that the wrapper's unsafe code runs under Miri and without a device.
+//! A fake plugin in Rust, so that the wrapper's unsafe code can run under Miri and without a device.
 //!
-//! [`Table`] builds a function table of any size, with or without extensions. Objects are boxes, so Miri detects a use
-//! after free, a double free and a leak. [`Control`] counts live objects and decides when transfers end.
+//! [`Table`] builds a function table of any size, with or without extensions. The plugin's objects are boxes, so Miri
+//! detects uses after free, double frees and leaks. [`Control`] counts the objects and decides when transfers end.
 
 #![expect(unsafe_code, reason = "plays the C side")]
 
@@ -26,14 +26,14 @@ use crate::ffi::values::{
 use crate::ffi::{Arguments, Function, InfallibleFunction, Struct};
 use crate::{Client, Error, Plugin};
 
-/// The number of words in `PJRT_Api` before its functions.
+/// The number of words in `PJRT_Api` before the function pointers.
 const HEAD: usize = 5;
-/// The number of words in an extension before its functions.
+/// The number of words in an extension before the function pointers.
 const EXTENSION_HEAD: usize = 3;
-/// The number of the Layouts extension in the header.
+/// The number of the kind of the Layouts extension in the header.
 pub(crate) const LAYOUTS_KIND: usize = 4;
 
-/// All tables, which live until the process ends. Because they are in this list, Miri does not report them as leaks.
+/// All tables, which exist until the process ends. Miri does not report them as leaks, because they are in this list.
 static TABLES: Mutex<Vec<AtomicPtr<*const ()>>> = Mutex::new(Vec::new());
 
 /// A function table under construction.
@@ -48,7 +48,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// All functions of the fake plugin.
+    /// Returns a table with all functions of the fake plugin.
     pub(crate) fn full() -> Self {
         let mut table = Self {
             version: (0, 104),
@@ -72,7 +72,7 @@ impl Table {
         table
     }
 
-    /// Stores a function at its index.
+    /// Stores the pointer to a function at the function's index.
     pub(crate) fn set<A: Arguments>(&mut self, function: Function<A>) {
         self.put::<A>(function as *const ());
     }
@@ -81,12 +81,12 @@ impl Table {
         self.put::<A>(function as *const ());
     }
 
-    /// Removes a function.
+    /// Replaces the pointer to a function by null.
     pub(crate) fn remove<A: Arguments>(&mut self) {
         self.put::<A>(std::ptr::null());
     }
 
-    /// Ends the table just before this function.
+    /// Declares a size that ends the table just before this function.
     pub(crate) fn cut_before<A: Arguments>(&mut self) {
         let Place::Table(index) = A::PLACE else { panic!("not in the table") };
         self.struct_size = (HEAD + index) * size_of::<*const ()>();
@@ -99,7 +99,7 @@ impl Table {
         }
     }
 
-    /// Writes the table into memory that is never freed. The memory is as long as the declared size.
+    /// Writes the table into memory that is never freed. The memory has the declared size, rounded up to whole words.
     pub(crate) fn leak(&self) -> NonNull<crate::ffi::Table> {
         let mut next: *const () = std::ptr::null();
         for (kind, count) in self.extensions.iter().rev() {
@@ -123,7 +123,7 @@ impl Table {
         leak_words(words).cast()
     }
 
-    /// A plugin with this table.
+    /// Opens a plugin with this table.
     pub(crate) fn open(&self) -> Result<Arc<Plugin>, Error> {
         // SAFETY: the declared size is correct, and the functions do what the header says.
         unsafe { Plugin::from_table(Path::new("fake.so"), self.leak()) }.map(Arc::new)
@@ -136,19 +136,19 @@ fn leak_words(words: Vec<*const ()>) -> NonNull<*const ()> {
     words
 }
 
-/// A client of the full fake plugin, with two devices.
+/// Creates a client of the fake plugin with all functions. The client has two devices.
 pub(crate) fn client() -> Client {
     Client::new(&Table::full().open().expect("a full table"), &[]).expect("a fake client")
 }
 
-/// The start of every fake function. It returns an error if the struct is smaller than the plugin demands, or if the
-/// test asked for a failure.
+/// The common part of fake functions. Returns an error if the struct is smaller than the plugin demands, or if the test
+/// has requested that this function fails.
 ///
 /// # Safety
-/// `call` is alive.
+/// `call` is a valid pointer to the argument struct.
 unsafe fn enter<A: Arguments>(call: *mut Struct<A>) -> *mut crate::ffi::RawError {
     let control = control();
-    // SAFETY: the caller promised that the call is alive.
+    // SAFETY: the caller promised that the pointer is valid.
     let size = unsafe { (*call).struct_size };
     if size < control.demanded_size::<A>() {
         return events::new_error(3, &format!("Unexpected {}_Args size", A::NAME));

@@ -1,4 +1,4 @@
-//! Tests of events as futures: the last waker is woken, results can be read again, and nothing is leaked.
+//! Tests of events as futures: only the last waker is woken, results can be read more than once, and nothing leaks.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::{CountingWaker, upload};
 use crate::testing::{Control, Kind, client, control};
 use crate::{Argument, Client, Code, Error, Event, ExecuteOptions};
 
-/// An event that stays pending until [`control`] fires it.
+/// Returns an event that stays pending until the test fires it with [`Control::fire`].
 fn pending(client: &Client) -> Event {
     let program = client.compile(b"1 1", &crate::CompileOptions::default()).expect("a fake program");
     let (a, b) = (upload(client, 0, &[1]), upload(client, 1, &[2]));

@@ -59,15 +59,15 @@ fn arguments_that_do_not_fit_are_errors() {
     let all = ExecuteOptions::default();
     assert_eq!(
         refused(vec![vec![Argument::Keep(&a)]], &all),
-        "1 argument list(s) for 2 device(s), expected one for each"
+        "there are 1 argument list(s) for 2 device(s); each device needs one list"
     );
     let missing = vec![vec![Argument::Keep(&a)], Vec::new()];
-    assert_eq!(refused(missing, &all), "0 arguments for device 1, expected 1");
+    assert_eq!(refused(missing, &all), "device 1 has 0 arguments; the program needs 1");
     let swapped = vec![vec![Argument::Keep(&b)], vec![Argument::Keep(&a)]];
-    assert_eq!(refused(swapped, &all), "argument 0 is on device 1, expected 0");
+    assert_eq!(refused(swapped, &all), "argument 0 is on device 1, but must be on device 0");
     let other = client_again();
     let elsewhere = ExecuteOptions { launch_id: 0, device: Some(other.devices()[0].clone()) };
-    assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &elsewhere), "execution on a device of another client");
+    assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &elsewhere), "the device to run on belongs to another client");
     assert!(control().seen.lock().expect("no panic").is_none());
 }
 
@@ -82,7 +82,7 @@ fn an_older_plugin_counts_the_arguments_itself() {
     let arguments = vec![vec![Argument::Keep(&a)], vec![Argument::Donate(b)]];
     let error = program.execute(arguments, &ExecuteOptions::default()).expect_err("one is missing");
     assert_eq!(error.code(), Some(Code::InvalidArgument));
-    assert_eq!(control().alive(Kind::Buffer), 1, "donated buffers go also if execution fails");
+    assert_eq!(control().alive(Kind::Buffer), 1, "donated buffers are destroyed even if the execution fails");
     drop((a, program, client));
     control().assert_clean();
 }
@@ -124,7 +124,7 @@ fn programs_are_serialized_loaded_and_described() {
     assert_eq!(client.load(&serialized, None).expect("the same").num_outputs(), 1);
     assert!(client.load(b"?", Some(&CompileOptions::default())).is_err());
     assert_eq!(executable.optimized_program().expect("a program"), ("fake".to_owned(), b"1 1".to_vec()));
-    let stats = executable.memory_stats().expect("told");
+    let stats = executable.memory_stats().expect("reported");
     assert_eq!((stats.alias_bytes, stats.peak_bytes), (8, None));
     assert_eq!(executable.fingerprint().expect("missing is none"), None);
     assert!(executable.cost_analysis().expect_err("missing").is_unimplemented());
@@ -144,7 +144,7 @@ fn topologies_compile_without_devices() {
     assert_eq!(devices.len(), 2);
     assert_eq!(devices[1].coords(), Some(&[1, 0, 2][..]));
     let executable = topology.compile(b"3 4", &CompileOptions::default()).expect("a fake program");
-    assert_eq!((executable.num_parameters(), executable.num_outputs().expect("told")), (Some(3), 4));
+    assert_eq!((executable.num_parameters(), executable.num_outputs().expect("reported")), (Some(3), 4));
     drop(topology);
     assert_eq!(executable.serialize().expect("bytes"), b"3 4");
     drop(executable);
@@ -164,13 +164,13 @@ fn devices_tell_what_they_are() {
     assert_eq!(client.devices()[0].local_hardware_id(), None);
     assert_eq!(device.coords(), Some(vec![1, 0, 2]));
     assert!(device.is_addressable());
-    let stats = device.memory_stats().expect("told");
+    let stats = device.memory_stats().expect("reported");
     assert_eq!((stats.bytes_in_use, stats.bytes_limit, stats.pool_bytes), (10, Some(100), None));
     assert!(device.poison_execution(1, Code::Aborted, "x").expect_err("missing").is_unimplemented());
     assert_eq!((client.platform_name(), client.platform_version(), client.process_index()), ("fake", "", 0));
 }
 
-/// A second client, for tests in which a variable `client` hides the function.
+/// Returns a second client. For tests in which a variable named `client` hides the function `client`.
 fn client_again() -> Client {
     client()
 }

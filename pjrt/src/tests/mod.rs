@@ -1,5 +1,5 @@
-//! Tests of the wrapper with the fake plugin: lifetimes, wakers, tables of other sizes, failures. They run under Miri:
-//! `cargo +nightly miri test -p pjrt --lib`.
+//! Tests of the wrapper with the fake plugin: lifetimes, wakers, function tables of other sizes, failures. The tests
+//! can run under Miri: `cargo +nightly miri test -p pjrt --lib`.
 
 mod events;
 mod execution;
@@ -29,7 +29,7 @@ impl Wake for CountingWaker {
     }
 }
 
-/// Bytes with a count of their owners.
+/// Bytes whose owners are counted.
 #[derive(Debug, Clone)]
 pub(crate) struct Owner(pub(crate) Arc<Vec<u8>>);
 
@@ -38,7 +38,7 @@ impl Owner {
         Self(Arc::new(bytes.to_vec()))
     }
 
-    /// The number of owners besides this one.
+    /// The number of owners besides `self`.
     pub(crate) fn others(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
@@ -50,7 +50,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// A buffer of bytes on one of the two devices.
+/// Uploads bytes to the device at index `device`, 0 or 1.
 pub(crate) fn upload(client: &Client, device: usize, bytes: &[u8]) -> Buffer {
     let dims = [bytes.len()];
     let host = HostSlice::new(ElementType::U8, &dims, bytes).expect("as long as it is");

@@ -1,14 +1,14 @@
-//! Tests that structs have the sizes that a C compiler gives them (header 0.104, x86-64).
+//! Tests that the structs have the sizes that a C compiler gives to those of the header (API 0.104, x86-64).
 
 use crate::ffi::executable::ExecuteOptions;
 use crate::ffi::functions::{LAYOUTS, TABLE};
 use crate::ffi::values::{MemoryLayout, NamedValue, Program, TiledLayout};
 use crate::ffi::{Arguments, ExtensionBase, Struct, Table, buffer, client, executable, layouts, topology, values};
 
-/// The bytes of zeros after every struct.
+/// The number of bytes of zeros after every struct.
 const PADDING: usize = 128;
 
-/// The name of a function and the size of its struct without the zeros.
+/// Returns the name of a C function, and the size of its argument struct without the zeros at the end.
 fn row<A: Arguments>() -> (&'static str, usize) {
     (A::NAME, size_of::<Struct<A>>() - PADDING)
 }

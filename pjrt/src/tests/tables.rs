@@ -1,4 +1,5 @@
-//! Tests of function tables of other sizes: older and newer plugins, missing functions, odd extension chains.
+//! Tests of function tables that differ from the header: of older and newer plugins, with missing functions, or with
+//! other extensions.
 
 use std::sync::atomic::Ordering;
 

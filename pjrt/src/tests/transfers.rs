@@ -1,5 +1,5 @@
-//! Tests of uploads and downloads: lent memory lives until the transfer has ended, in whatever order values are
-//! dropped.
+//! Tests of uploads and downloads: memory that is lent to the plugin exists until the transfer has ended, in whatever
+//! order values are dropped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn bytes_go_there_and_back() {
     let client = client();
     let buffer = upload(&client, 1, &[1, 2, 3]);
     assert_eq!((buffer.element_type(), buffer.dims(), buffer.device().id()), (ElementType::U8, &[3][..], 1));
-    assert_eq!(buffer.size_in_bytes().expect("told"), 3);
+    assert_eq!(buffer.size_in_bytes().expect("reported"), 3);
     assert_eq!(buffer.layout().expect("the extension is there").to_string(), "{0}");
     buffer.ready().expect("an event").wait().expect("it is there");
     let download = buffer.to_host().expect("a download");
@@ -157,5 +157,5 @@ fn devices_of_another_client_are_refused() {
     let [one, two] = [(); 2].map(|()| Client::new(&plugin, &[]).expect("a fake client"));
     let host = HostSlice::new(ElementType::U8, &[1], &[1]).expect("one byte");
     let error = one.upload(host, &two.devices()[0]).expect_err("refused");
-    assert_eq!(error.to_string(), "upload to a device of another client");
+    assert_eq!(error.to_string(), "the device of an upload belongs to another client");
 }

@@ -1,4 +1,4 @@
-//! Tests of donation, several devices and several threads.
+//! Tests of donation, of execution on several devices, and of execution on several threads.
 
 use pjrt::{Argument, CompileOptions, Device, ExecuteOptions};
 
@@ -9,7 +9,7 @@ fn donated_memory_is_reused_and_kept_memory_is_not() {
     let Some(client) = client() else { return };
     let device = &client.addressable_devices()[0];
     let program = add(&client, "4xf32", "add");
-    let stats = program.executable().memory_stats().expect("told");
+    let stats = program.executable().memory_stats().expect("reported");
     assert_eq!((stats.argument_bytes, stats.output_bytes, stats.alias_bytes), (32, 16, 16));
     let (a, b) = (upload_f32(device, &[1.0; 4]), upload_f32(device, &[2.0; 4]));
     let kept = run(&program, vec![Argument::Keep(&a), Argument::Keep(&b)]);

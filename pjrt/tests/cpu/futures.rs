@@ -1,4 +1,4 @@
-//! Tests of events and downloads as futures, and of values that are dropped during work.
+//! Tests of events and downloads as futures, and of values that are dropped while a program runs.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use pjrt::{Argument, ExecuteOptions};
 
 use super::{PATIENCE, client, identity_matrix, new_client, plugin, slow};
 
-/// A waker that counts, and sends a message when it is woken.
+/// A waker that counts how often it is woken, and sends a message each time.
 #[derive(Debug)]
 struct Notifier(mpsc::Sender<()>, AtomicUsize);
 

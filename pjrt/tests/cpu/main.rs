@@ -1,4 +1,4 @@
-//! Tests of the wrapper with the XLA-CPU plugin. They need the plugin, see `plugins`.
+//! Tests of the wrapper with the XLA-CPU plugin, which `plugins` finds.
 
 mod execution;
 mod futures;
@@ -16,7 +16,7 @@ use pjrt::{
 };
 
 const PLUGIN: plugins::Wanted = plugins::Wanted { variable: "HILO_XLA_CPU_PLUGIN", file_name: "xla_cpu_pjrt.so" };
-/// Long enough for the slowest machine.
+/// The time limit for waiting, long enough for the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn plugin() -> Option<Arc<Plugin>> {
@@ -24,7 +24,7 @@ fn plugin() -> Option<Arc<Plugin>> {
     Some(Plugin::open(&path).expect("the plugin opens"))
 }
 
-/// A client of this process with two devices.
+/// Returns a client with two devices, which all tests share. `None` without the plugin.
 fn client() -> Option<Client> {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     let plugin = plugin()?;
@@ -59,7 +59,7 @@ fn run(program: &LoadedExecutable, arguments: Vec<Argument<'_>>) -> Vec<Buffer> 
     execution.outputs.into_iter().next().expect("one device")
 }
 
-/// `a op b`. The output reuses the memory of the first argument.
+/// Compiles `a op b`. The output reuses the memory of `a`.
 fn add(client: &Client, shape: &str, op: &str) -> LoadedExecutable {
     let text = format!(
         "module @add {{ func.func @main(%a: tensor<{shape}> {{tf.aliasing_output = 0 : i32}}, %b: tensor<{shape}>) \
@@ -68,7 +68,7 @@ fn add(client: &Client, shape: &str, op: &str) -> LoadedExecutable {
     client.compile(text.as_bytes(), &CompileOptions::default()).expect("a program")
 }
 
-/// A program that takes a while because it repeats a matrix product.
+/// Compiles a program that takes a while, because it computes a matrix product 300 times.
 fn slow(client: &Client) -> LoadedExecutable {
     let text = b"module @slow { func.func @main(%x: tensor<256x256xf32>) -> tensor<256x256xf32> {
         %zero = stablehlo.constant dense<0> : tensor<i32>

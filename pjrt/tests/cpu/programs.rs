@@ -1,4 +1,4 @@
-//! Tests of the facts about plugins, programs and topologies, and of errors for wrong ones.
+//! Tests of the facts that plugins, programs and topologies report, and of errors.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,12 +41,12 @@ fn a_serialized_program_is_loaded_by_another_client() {
     }
     assert!(other.load(&bytes[..bytes.len() / 2], None).is_err());
     let executable = program.executable();
-    assert_eq!(executable.name().expect("told"), "add");
-    let flops = executable.cost_analysis().expect("told").into_iter().find(|(name, _)| name == "flops");
+    assert_eq!(executable.name().expect("reported"), "add");
+    let flops = executable.cost_analysis().expect("reported").into_iter().find(|(name, _)| name == "flops");
     assert_eq!(flops, Some(("flops".to_owned(), Value::F32(2.0))));
-    let (format, optimized) = executable.optimized_program().expect("told");
+    let (format, optimized) = executable.optimized_program().expect("reported");
     assert!(format.starts_with("hlo") && optimized.windows(3).any(|part| part == b"add"));
-    assert!(executable.fingerprint().expect("told").is_some());
+    assert!(executable.fingerprint().expect("reported").is_some());
 }
 
 #[test]
@@ -80,6 +80,6 @@ fn errors_have_code_and_message() {
 fn the_topology_of_a_client_outlives_it() {
     let Some(plugin) = plugin() else { return };
     let topology = new_client(&plugin).topology().expect("a topology");
-    assert_eq!(topology.platform_name().expect("told"), "cpu");
-    assert_eq!(topology.device_descriptions().expect("told").len(), 2);
+    assert_eq!(topology.platform_name().expect("reported"), "cpu");
+    assert_eq!(topology.device_descriptions().expect("reported").len(), 2);
 }

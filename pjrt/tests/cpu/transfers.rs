@@ -1,4 +1,4 @@
-//! Tests that arrays go to a device and back, and that lent memory is returned.
+//! Tests of copying arrays to a device and back, and of releasing the memory that was lent.
 
 use std::sync::mpsc;
 
@@ -17,7 +17,7 @@ impl AsRef<[u8]> for Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        // A test that failed no longer has a receiver.
+        // If the test has failed, there is no receiver.
         let _unheard = self.1.send(());
     }
 }
@@ -27,7 +27,7 @@ fn every_element_type_goes_there_and_back_and_adds() {
     let Some(client) = client() else { return };
     let device = &client.addressable_devices()[0];
     for element_type in ElementType::all() {
-        // The bytes of 1 and of 1 + 1, or of true.
+        // The bytes of 1 and of 1 + 1. For booleans, both are the bytes of true.
         let (one, two): (&[u8], &[u8]) = match element_type {
             ElementType::Pred => (&[1], &[1]),
             ElementType::S4 | ElementType::S8 | ElementType::U8 => (&[1], &[2]),
@@ -44,7 +44,7 @@ fn every_element_type_goes_there_and_back_and_adds() {
         let outputs = run(&program, vec![Argument::Keep(&a), Argument::Keep(&a)]);
         assert_eq!(download(&outputs[0]), two.repeat(6), "{element_type}");
         assert_eq!((outputs[0].element_type(), outputs[0].dims()), (element_type, &[2, 3][..]));
-        assert_eq!(program.executable().outputs().expect("told"), [outputs[0].shape().clone()]);
+        assert_eq!(program.executable().outputs().expect("reported"), [outputs[0].shape().clone()]);
     }
 }
 
@@ -55,7 +55,7 @@ fn four_bit_integers_are_bytes_on_the_host_and_packed_on_the_device() {
     let values = [-8_i8, -1, 0, 7].map(i8::cast_unsigned);
     let buffer = upload(device, ElementType::S4, &[4], &values);
     assert_eq!(download(&buffer).iter().map(|value| value & 15).collect::<Vec<_>>(), values.map(|value| value & 15));
-    assert_eq!(buffer.size_in_bytes().expect("told"), 2);
+    assert_eq!(buffer.size_in_bytes().expect("reported"), 2);
 }
 
 #[test]

@@ -1,22 +1,25 @@
-//! Finds plugins for tests: by an environment variable, or in the cache of `plugin fetch`. Without one the test is
-//! skipped.
+//! Finds plugins for tests: with an environment variable, or in the cache of `plugin fetch`. Without its plugin, a test
+//! is skipped.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Makes a missing plugin a failure, for machines that must have it.
+/// The environment variable with which a missing plugin makes a test fail. Set it to 1 where all plugins must exist.
 const REQUIRE: &str = "HILO_REQUIRE_PLUGINS";
 
-/// A plugin to look for.
+/// A plugin that a test needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
-    /// The environment variable with the path of its file.
+    /// The environment variable with the path of the plugin's file.
     pub(crate) variable: &'static str,
-    /// The name of its file in the cache.
+    /// The name of the plugin's file in the cache.
     pub(crate) file_name: &'static str,
 }
 
-/// The path of the plugin's file. If there is none, prints that the test is skipped.
+/// Returns the path of the plugin's file. If there is none, prints that the test is skipped and returns `None`.
+///
+/// # Panics
+/// When there is none, but the environment variable [`REQUIRE`] is 1.
 #[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub(crate) fn path(wanted: Wanted) -> Option<PathBuf> {
     let Wanted { variable, file_name } = wanted;
@@ -41,7 +44,7 @@ fn cache_folder() -> Option<PathBuf> {
     Some(cache.join("hilo/plugins"))
 }
 
-/// Finds the file in the folders of the cache. The last one by name is the newest.
+/// Finds the file in the folders of the cache, one per version. Returns the file in the folder whose name sorts last.
 fn in_folder(cache: &Path, file_name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(cache).ok()?.filter_map(Result::ok);
     entries.map(|entry| entry.path().join(file_name)).filter(|path| path.is_file()).max()

@@ -4,8 +4,8 @@
 //! cargo run --release -- MODEL [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 //! ```
 //!
-//! `MODEL` is the folder of a Llama checkpoint, or a GGUF file. `--dtype f16|f32` is the type of the loaded weights:
-//! candle does not multiply bf16 on a CPU. `RAYON_NUM_THREADS` sets the number of threads.
+//! `MODEL` is the folder of a Llama checkpoint, or a GGUF file. `--dtype f16|f32` is the type of a checkpoint's weights
+//! after loading, because candle does not multiply bf16 on a CPU. `RAYON_NUM_THREADS` sets the number of threads.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -32,7 +32,7 @@ struct Args {
     steps: usize,
 }
 
-/// A model with the keys and values of the tokens that its rows have read.
+/// A model, with the keys and values of the tokens that the model's rows have read.
 enum Model {
     Checkpoint { llama: Llama, config: Config, cache: Cache, dtype: DType },
     Quantized(ModelWeights),
@@ -71,11 +71,11 @@ impl Model {
         Ok(())
     }
 
-    /// Reads the first tokens `[rows, length]` of every row and returns the time.
+    /// Reads the first tokens of every row, `[rows, length]`, and returns the time that this took.
     fn read(&mut self, tokens: &Tensor) -> Result<Duration> {
         let (rows, length) = tokens.dims2()?;
         match self {
-            // candle can read the prompts of several rows of a quantized model only token by token.
+            // With a quantized model, candle can read the prompts of several rows only token by token.
             Self::Quantized(_) if rows > 1 => {
                 (0..length).map(|position| self.step(&tokens.narrow(1, position, 1)?, position)).sum()
             }
@@ -96,7 +96,7 @@ impl Model {
     }
 }
 
-/// Tokens `[rows, length]` that differ from row to row.
+/// Returns tokens `[rows, length]` that differ from row to row.
 fn prompts(rows: usize, length: usize) -> Result<Tensor> {
     let tokens: Vec<_> =
         (0..rows * length).map(|index| 3 + (index % length * 7 + index / length * 31) as u32 % 100).collect();
