@@ -174,7 +174,7 @@ impl Reports {
     /// # Errors
     /// When a launch failed on the device.
     pub(super) fn wait(self, batch: &Batch) -> Result<StepOutput, XlaError> {
-        let failed = |source| XlaError::Program { program: "step".to_owned(), source };
+        let failed = |source| XlaError::Program { program: "download of step results".to_owned(), source };
         let mut tokens = vec![SampledToken::default(); batch.sampled.len()];
         for Samples { rows, bucket_rows, download } in self.samples {
             let bytes = download.wait().map_err(failed)?;

@@ -175,7 +175,7 @@ impl State {
         host: Host<'a>,
     ) -> Result<Vec<Vec<Buffer>>, XlaError> {
         if !self.model.executables.contains_key(&key) {
-            tracing::warn!(program = %key, "compiling a program after warm-up");
+            tracing::warn!(program = %key, "a program that warm-up did not compile is compiled now");
             let executable = self.model.compiler.compile_one(host.client, &self.model.programs.print(key)?)?;
             self.model.executables.insert(key, executable);
         }
@@ -203,7 +203,7 @@ pub(super) fn upload(host: Host<'_>, local: &LocalDevice, dims: &[usize], number
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let slice = HostSlice::new(ElementType::S32, dims, &bytes);
     let buffer = slice.and_then(|slice| host.client.upload(slice, &local.device));
-    buffer.map_err(|source| XlaError::Program { program: "step input".to_owned(), source })
+    buffer.map_err(|source| XlaError::Program { program: "upload of step input".to_owned(), source })
 }
 
 pub(super) fn failed(key: ProgramKey, source: pjrt::Error) -> XlaError {
