@@ -20,7 +20,7 @@ use super::platform::Platform;
 use super::program::{Program, Programs, Reference};
 use crate::error::XlaError;
 
-/// Devices and their compiler.
+/// The devices to compile for, which need not be on this machine, and the plugin that compiles.
 #[derive(Debug)]
 pub struct AheadOfTime {
     platform: Platform,

@@ -13,7 +13,7 @@ use crate::args::KvCacheDtype;
 
 /// The largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-5;
-/// The same, if the processor multiplies bf16 with bf16.
+/// The same tolerance if the processor multiplies bf16 with bf16.
 const ROUNDED_TOLERANCE: f64 = 2e-2;
 
 pub(super) struct Reference {
