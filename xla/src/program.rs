@@ -12,8 +12,8 @@
 //! * sampler takes the history (donated), the last hidden states, the columns, the arrays of [`TokenInput`] if it reads
 //!   them, and the weights. It returns the history, and per row a token, the bits of its logprob and, if it reports
 //!   them, top tokens and the bits of their logprobs.
-//! * targets, for prompt tokens whose log-probabilities are reported, takes hidden states `[tokens, hidden]`, `[3,
-//!   TARGETS]` with indices, ids and numbers of top tokens, and the weights. It returns per target the bits of its
+//! * targets, for prompt tokens whose log-probabilities are reported, takes hidden states `[tokens, hidden]`,
+//!   `[3, TARGETS]` with indices, ids and numbers of top tokens, and the weights. It returns per target the bits of its
 //!   logprob, top tokens and the bits of their logprobs.
 
 use std::collections::HashMap;

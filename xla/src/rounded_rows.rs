@@ -1,10 +1,10 @@
 //! Quantizes the rows of one or several matrices, and arranges them in the layout that the devices read.
 //!
 //! Doors: [`types`], [`RoundedRows`]. The crate `numbers` does the rounding, so the values are the same on all devices.
-//! int8 and fp8 values have the layout of the original floats. int4 values are `[.., groups, inputs of a group,
-//! outputs]`, and their factors `[.., groups, outputs]`, so that in both arrays the outputs are the lanes of vectors.
-//! With this layout the program that a TPU's compiler makes multiplies values by factors while it reads them, and does
-//! not write the products to memory.
+//! int8 and fp8 values have the layout of the original floats. int4 values are
+//! `[.., groups, inputs of a group, outputs]`, and their factors `[.., groups, outputs]`, so that in both arrays the
+//! outputs are the lanes of vectors. With this layout the program that a TPU's compiler makes multiplies values by
+//! factors while it reads them, and does not write the products to memory.
 
 use model::graph::{DType, WeightSpec};
 use numbers::int4::{self, GROUP_INPUTS};
@@ -12,8 +12,8 @@ use numbers::{Rounding, fp8, int8};
 
 use super::stablehlo::Type;
 
-/// Returns the types of the arrays of a quantized weight of `shape` `[.., outputs, inputs]`: values, scales `[..,
-/// outputs]`, and for int4 also factors.
+/// Returns the types of the arrays of a quantized weight of `shape` `[.., outputs, inputs]`: values, scales
+/// `[.., outputs]`, and for int4 also factors.
 pub(super) fn types(rounding: Rounding, shape: &[usize]) -> Vec<Type> {
     let Sizes { stack, outputs, inputs } = Sizes::of(shape);
     let scales = Type::new([stack, &[outputs]].concat(), DType::F32);

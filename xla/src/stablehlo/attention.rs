@@ -386,8 +386,8 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
     }
 }
 
-/// Computes one iteration of the running softmax. Returns the largest score and the sum so far, `[group, (kv_heads,)
-/// queries]`, and the output, `[group, (kv_heads,) queries, width]`.
+/// Computes one iteration of the running softmax. Returns the largest score and the sum so far,
+/// `[group, (kv_heads,) queries]`, and the output, `[group, (kv_heads,) queries, width]`.
 fn attend_to_chunk(
     emitter: &mut Emitter,
     queries: &Queries,
