@@ -50,8 +50,9 @@ pub fn check(args: &ShardArgs, wishes: &proto::Warmup) -> Result<(), CheckError>
     Ok(engine::check(args, wishes)?)
 }
 
-/// Calls [`run`] as the main function of a process: starts logging, dies with its parent (process `parent_pid`, if that
-/// is known), and logs its error as the last line. The exit status is one of [`proto::exit_status`].
+/// Calls [`run`] as the main function of a process. Starts logging, makes the kernel kill the process when its parent
+/// dies (process `parent_pid`, if that is known), and logs the error of the run as the last line. The exit status is
+/// one of [`proto::exit_status`].
 pub fn run_as_process(args: &ShardArgs, parent_pid: Option<i32>) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();

@@ -19,7 +19,8 @@ use proto::{Opening, Release, Row, Sample, SamplingParams, Step, Warmup};
 use crate::args::{ModelArgs, ShardArgs};
 use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
 
-/// The maximum number of bytes that are read to measure the bandwidth. Smaller weights lower the number to their size.
+/// The maximum number of bytes that are read to measure the bandwidth. If the weights are smaller, as many bytes as
+/// they have are read.
 const MAX_READ_BYTES: usize = 1 << 30;
 
 /// The model and the steps to measure.

@@ -85,7 +85,7 @@ impl Target {
             text += &format!("{name}={}\n", compiler_flags(&std::env::var(name).unwrap_or_default()));
         }
         if platform == "cpu" {
-            // Executables for the CPU contain machine code for the processor that compiled them.
+            // Executables for the CPU contain machine code for the processor on which they were compiled.
             let info = fs::read_to_string(CPU_INFO).unwrap_or_default();
             let line = |name: &str| info.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
             text += &format!("{}\n{}\n", line("model name"), line("flags"));

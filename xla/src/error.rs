@@ -21,7 +21,7 @@ pub(crate) enum XlaError {
     NoMemoryLimit { device: Device },
     #[error("{device}: the slice has {found} device(s), but the shards drive {num_ranks}; they must drive all of them")]
     SliceSize { device: Device, found: usize, num_ranks: usize },
-    #[error("the router assigns {found} device(s) to {num_ranks} ranks")]
+    #[error("the router assigns {found} device(s) to {num_ranks} ranks; each rank needs one")]
     AssignmentLength { found: usize, num_ranks: usize },
     #[error("the router assigns device {assigned} to rank {rank}, whose weights are on device {device}")]
     Assignment { rank: usize, assigned: i64, device: i64 },

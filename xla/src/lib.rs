@@ -54,7 +54,7 @@ use weights::Source;
 pub struct XlaOptions {
     /// The ranks of this process. The process uses one device for each, in ascending order of device ids.
     pub ranks: LocalRanks,
-    /// This process among the shards of its host.
+    /// The membership of this process in the group of the shards on its host.
     pub membership: Membership,
     /// Path of the plugin; if `None`, the plugin is searched for.
     pub plugin_path: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub struct XlaOptions {
     pub program_cache: Option<PathBuf>,
 }
 
-/// A model on devices with a plugin.
+/// A model that is loaded onto devices with a PJRT plugin, and its states.
 #[derive(Debug)]
 pub struct XlaBackend {
     platform: Platform,

@@ -24,7 +24,7 @@ use crate::error::XlaError;
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) model: Model,
-    /// In the order of [`Host::devices`].
+    /// The states on each device, in the order of [`Host::devices`].
     devices: Vec<DeviceState>,
     /// The arrays that change nothing ([`TokenInput::neutral`]), one per device, by input and number of rows; created
     /// when first needed.
@@ -57,7 +57,7 @@ pub(super) struct Model {
     pub(super) compiler: Compiler,
 }
 
-/// The devices that a step runs on.
+/// The devices that a step runs on, and the client that created them.
 #[derive(Clone, Copy)]
 pub(super) struct Host<'a> {
     pub(super) client: &'a Client,

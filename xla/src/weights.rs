@@ -17,7 +17,7 @@ use super::rounded_rows::{self, RoundedRows};
 use super::stablehlo::Type;
 use crate::error::XlaError;
 
-/// The maximum number of floats that are quantized at a time. At least one whole row is.
+/// The maximum number of floats that are quantized at a time, unless a single row has more.
 const FLOATS_AT_ONCE: usize = 1 << 20;
 
 /// A checkpoint, and the shards that read it.

@@ -20,7 +20,7 @@ use super::tensor::{Tensor, Type};
 const DECODE_CHUNK_BLOCKS: usize = 16;
 /// The maximum number of blocks of a row in a chunk, in any program.
 pub(crate) const MAX_CHUNK_BLOCKS: usize = 32;
-/// The maximum number of queries in a tile, which are of one prompt and read its context together.
+/// The maximum number of queries in a tile. The queries of a tile belong to one prompt and read its context together.
 pub(crate) const QUERY_TILE: usize = 256;
 /// The maximum number of bytes of a chunk's scores, so that the scores stay in fast memory together with the chunk.
 const MAX_SCORE_BYTES: usize = 16 << 20;

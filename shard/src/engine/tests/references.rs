@@ -61,7 +61,7 @@ pub(super) fn check_logits(rig: &mut Rig, prompt: &[u32], logits: &Value, (toler
     }
 }
 
-/// As [`check_logits`], for the best tokens reported with `token`.
+/// Does the same as [`check_logits`] for the best tokens that are reported with `token`.
 pub(super) fn check_top(token: &SampledToken, logits: &Value, tolerance: f64, what: &str) {
     let logits = numbers(logits);
     let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));

@@ -41,7 +41,7 @@ fn with_running_sum(graphs: &ModelGraphs) -> ModelGraphs {
     ModelGraphs { decoder: decoder.finish(&[output]), logits: Arc::clone(&graphs.logits) }
 }
 
-/// As `engine::load`, for the model with the running sum, which no file describes.
+/// Does the same as `engine::load` for the model with the running sum, which no file describes.
 fn load(args: &ShardArgs) -> Result<Engine, EngineError> {
     let files = ModelFiles::open(&args.model.model_id)?;
     let config = Config::parse(&config_json(&files)?)?;
@@ -87,8 +87,8 @@ fn on(device: Device) -> Rig {
     Rig::warm(Engines::load_with(&[args(fixture(FIXTURES[0]).to_str().unwrap(), device)], load).unwrap())
 }
 
-/// Returns rigs on one rank of the CPU, on two, and on XLA-CPU if there is a plugin. The boolean is true if bits are
-/// compared.
+/// Returns rigs on one rank of the CPU, on two ranks of the CPU, and on XLA-CPU if there is a plugin. The boolean is
+/// true if the results of the rig must agree bit for bit.
 fn rigs() -> Vec<(&'static str, Rig, bool)> {
     let two_ranks = cpu_ranks(&args(fixture(FIXTURES[0]).to_str().unwrap(), Device::CPU), 2, load);
     let xla = plugin_path(Device::XLA_CPU).map(|_| ("xla-cpu", on(Device::XLA_CPU), false));

@@ -6,12 +6,12 @@ use super::{
     tuple,
 };
 
-/// Returns the bytes that a module reads whose only computation consists of `instructions`.
+/// Returns the bytes read by a module whose only computation consists of `instructions`.
 fn reads(instructions: Vec<proto::Instruction>) -> u64 {
     module(vec![computation(9, instructions)]).reads(1)
 }
 
-/// Returns the bytes that a module reads which only applies a fusion to arrays of 1000 and 8 elements. `inside` are the
+/// Returns the bytes read by a module that only applies a fusion to arrays of 1000 and 8 elements. `inside` are the
 /// instructions of the fusion, parameters first.
 fn fusion_reads(inside: Vec<proto::Instruction>) -> u64 {
     let fusion = calling(instruction(3, "fusion", f32s(10), &[1, 2]), &[1]);
