@@ -140,7 +140,7 @@ pub enum QuantizeError {
     /// A format of checkpoint files, which is recognised without the flag.
     #[error("this format of a checkpoint is recognised without the flag; leave it out")]
     OfCheckpoint,
-    /// A quantization of another program; the value names ours of the same size.
+    /// A quantization of other servers. The value is our quantization of the same size.
     #[error("this quantization is not supported; use {0}, which makes the weights of any checkpoint as small")]
     Instead(Quantize),
     /// A format of files that is not supported.
@@ -226,7 +226,7 @@ fn parse_kv_cache_dtype(text: &str) -> Result<KvCacheDtype, KvCacheDtypeError> {
     KvCacheDtype::from_str(text, false).map_err(|_| KvCacheDtypeError)
 }
 
-/// Parses a quantization. The error for a value of TGI says what to do instead.
+/// Parses a quantization. The error for a value that only TGI accepts says what to do instead.
 pub(crate) fn parse_quantize(text: &str) -> Result<Quantize, QuantizeError> {
     Quantize::from_str(text, false).map_err(|_| match text {
         "gptq" | "awq" | "marlin" | "compressed-tensors" => QuantizeError::OfCheckpoint,

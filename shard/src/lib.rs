@@ -36,7 +36,7 @@ pub fn run(args: &ShardArgs) -> Result<(), ShardRunError> {
     Ok(server::run(args)?)
 }
 
-/// The error that a launch would have.
+/// The error that a shard with the checked arguments would report.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct CheckError(#[from] engine::EngineError);
@@ -50,8 +50,9 @@ pub fn check(args: &ShardArgs, wishes: &proto::Warmup) -> Result<(), CheckError>
     Ok(engine::check(args, wishes)?)
 }
 
-/// [`run`] as a whole process: starts logging, dies with its parent (process `parent_pid`, if that is known), and logs
-/// its error as the last line. The exit status is one of [`proto::exit_status`].
+/// Calls [`run`] as the main function of a process. Starts logging, makes the kernel kill the process when its parent
+/// dies (process `parent_pid`, if that is known), and logs the error of the run as the last line. The exit status is
+/// one of [`proto::exit_status`].
 pub fn run_as_process(args: &ShardArgs, parent_pid: Option<i32>) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();

@@ -1,8 +1,9 @@
 //! The speed of a model's steps on this processor, without a server, compared with the bounds of the hardware.
 //!
-//! Doors: [`SpeedArgs`], [`measure`]. A decoding step reads every weight, and all keys and values of its rows: the
-//! memory's bandwidth bounds it. The processor's multiply-adds per second bound a prompt. Each line of the report shows
-//! a speed as a share of its bound. Times are the median and the shortest of the steps.
+//! Doors: [`SpeedArgs`], [`measure`]. A decoding step reads every weight, and all keys and values of its rows, so
+//! memory bandwidth limits its speed. The processor's multiply-adds per second limit the speed of reading a prompt.
+//! Each line of the report shows a speed, and its share of the limit. Speeds are calculated from the median and from
+//! the shortest time of the steps.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -18,7 +19,8 @@ use proto::{Opening, Release, Row, Sample, SamplingParams, Step, Warmup};
 use crate::args::{ModelArgs, ShardArgs};
 use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
 
-/// The bytes read to measure the bandwidth: at most this number, and at most the size of the weights.
+/// The maximum number of bytes that are read to measure the bandwidth. If the weights are smaller, as many bytes as
+/// they have are read.
 const MAX_READ_BYTES: usize = 1 << 30;
 
 /// The model and the steps to measure.
@@ -48,8 +50,8 @@ pub struct SpeedError(#[from] Reason);
 #[derive(Debug, thiserror::Error)]
 enum Reason {
     #[error(
-        "--device is {0}, but bench measures the processor: leave it out. For another device start a server on it, and measure \
-         that with a client (bench/README.md)"
+        "--device is {0}, but bench measures the processor; leave the flag out. To measure another device, start a \
+         server on it, and measure the server with a client (bench/README.md)"
     )]
     Device(Device),
     #[error(
@@ -57,7 +59,7 @@ enum Reason {
          --prompt-tokens"
     )]
     TooLong { num_tokens: usize, most: usize },
-    #[error("{0}; here that is --rows times --prompt-tokens: lower one of them")]
+    #[error("{0}; bench derives this limit from --rows times --prompt-tokens: lower one of them")]
     Memory(Box<EngineError>),
     #[error(transparent)]
     Engine(Box<EngineError>),
@@ -89,14 +91,15 @@ struct Sequences {
     len: u32,
 }
 
-/// The measurements of the processor that bound steps: memory bandwidth, and multiply-adds per second.
+/// The threads, the number of bytes to read and the type of weights with which this machine is measured. Its memory
+/// bandwidth and its multiply-adds per second limit the speed of steps.
 struct Machine {
     pool: rayon::ThreadPool,
     read_bytes: usize,
     weights: WeightType,
 }
 
-/// Loads the model, times its steps, and returns a table. `progress` is called for each piece of work.
+/// Loads the model, times its steps, and returns a table. `progress` is called while the model is loaded and warmed up.
 ///
 /// # Errors
 /// When the model cannot be loaded, or its steps need more memory than the machine has.
@@ -125,7 +128,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     for num_rows in &args.rows {
         let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
         let seconds = decodes(&mut engine, args, sequences)?;
-        // On average, a step comes after half of the generated tokens.
+        // On average, the contexts of a step contain half of the tokens to generate.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
         let read_gb = weights_gb + num_tokens * kv_bytes_per_token / 1e9;
         let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(machine.bandwidth());
@@ -136,7 +139,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
 }
 
 impl Machine {
-    /// Returns a machine with the model's number of threads and type of weights.
+    /// Returns a machine that is measured with the number of threads in `args` and the type of the engine's weights.
     fn of(args: &SpeedArgs, engine: &Engine) -> Result<Self, SpeedError> {
         let num_threads = num_threads(args.model.threads, &Processors::of_process())?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build();

@@ -33,7 +33,7 @@ struct Rank {
 /// Sums over the ranks, in bytes.
 #[derive(Debug)]
 struct Memory {
-    /// The least possible: the checkpoint and the KV cache.
+    /// The minimum possible: the checkpoint and the KV cache.
     least: u64,
     at_ready: u64,
     peak: u64,

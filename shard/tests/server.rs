@@ -1,5 +1,5 @@
-//! The shard over a real socket, mostly with the mock: the handshake, the conversation, and all ways in which it can
-//! end.
+//! Tests of a shard over a real socket, mostly with the mock: the handshake, the conversation, and the ways in which a
+//! shard can end.
 //!
 //! Sockets are in temporary directories, and TCP ports are free. Every wait has a deadline.
 
@@ -174,7 +174,7 @@ fn token_id(reply: &StepReply) -> u32 {
 #[test]
 fn a_whole_conversation() {
     let shard = Shard::start("demo", Device::MOCK);
-    // The launcher checks that the shard is ready, and disconnects.
+    // The launcher disconnects in this way after it has checked that the shard is ready.
     drop(Client::greeted(&shard.endpoint));
     let mut client = Client::greeted(&shard.endpoint);
     let Ok(reply::Kind::Info(info)) = client.call(command::Kind::Info(Info {})) else { panic!("no info") };
@@ -190,7 +190,7 @@ fn a_whole_conversation() {
     assert_ne!(token_id(&first), token_id(&other));
     let second = client.step(decode(0, 3)).unwrap();
     assert!(matches!(client.call(command::Kind::Release(Release { slots: vec![0, 1] })), Ok(reply::Kind::Done(_))));
-    // The same prompt and its first token make the same second token.
+    // After the same prompt and the same first token, the second token is the same.
     let again = client.step(prompt(3, &[5, 6, 7, token_id(&first)])).unwrap();
     assert_eq!(token_id(&again), token_id(&second));
     client.leave();
@@ -248,7 +248,7 @@ fn a_router_that_goes_after_warmup_ends_the_shard() {
     let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     drop(client);
-    assert_eq!(shard.end(), Err("router is gone: it closed the connection".to_owned()));
+    assert_eq!(shard.end(), Err("the router is gone: the connection was closed".to_owned()));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn noise_after_warmup_ends_the_shard() {
     client.warmup();
     client.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     let message = shard.end().unwrap_err();
-    assert!(message.starts_with("router is gone: frame of"), "{message}");
+    assert!(message.starts_with("the router is gone: frame of"), "{message}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! Compiles programs for devices that need not be on this machine, and reports the compiler's figures for each program.
+//! Compiles programs for devices that need not be on this machine, and reports the compiler's statistics for each
+//! program.
 //!
 //! Doors: [`AheadOfTime::open`] for devices of a topology, [`AheadOfTime::attached`] for a device of this machine, then
-//! [`AheadOfTime::compile`]. A server on such devices has the same programs, sizes and names of cache entries.
+//! [`AheadOfTime::compile`]. A server on such devices uses the same programs and cache keys, so it finds the compiled
+//! programs in the cache.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use super::platform::Platform;
 use super::program::{Program, Programs, Reference};
 use crate::error::XlaError;
 
-/// Devices and their compiler.
+/// The devices to compile for, which need not be on this machine, and the plugin that compiles.
 #[derive(Debug)]
 pub struct AheadOfTime {
     platform: Platform,
@@ -34,14 +36,14 @@ enum Place {
     Here(Client),
 }
 
-/// Memory of one device.
+/// The memory of one device: its own, or the host's.
 #[derive(Debug, Clone, Copy)]
 enum Memory {
     Own { bytes: u64 },
     Host(MemoryPlan),
 }
 
-/// The compiler's figures for a program.
+/// The time that a program took to compile, and its costs as the compiler reports them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProgramFigures {
     pub name: String,
@@ -50,26 +52,29 @@ pub struct ProgramFigures {
     pub cost: Option<ProgramCost>,
 }
 
-/// The costs of one run of a program on one device.
+/// The memory of a program on one device, and the costs of one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProgramCost {
     pub flops: f64,
-    /// As the compiler counts: it counts the bodies of loops once.
+    /// Bytes read and written, as the compiler counts them: the body of a loop counts once.
     pub accessed_bytes: f64,
+    /// Bytes of scratch memory during a run.
     pub temp_bytes: u64,
+    /// Bytes of results that take over the memory of donated arguments.
     pub alias_bytes: u64,
     pub(crate) argument_bytes: u64,
     pub code_bytes: u64,
-    /// Bytes read from the device's memory, summed over the operands of the optimised program. Rows that decode have
-    /// [`REFERENCE_CONTEXT`](super::program::REFERENCE_CONTEXT) tokens.
+    /// Bytes read from the device's memory, summed over the operands of the optimised program. Each row of a decoding
+    /// program is assumed to have [`REFERENCE_CONTEXT`](super::program::REFERENCE_CONTEXT) tokens.
     pub read_bytes: u64,
-    /// The least bytes that a decoding or sampling program must read with such rows; 0 for other programs.
+    /// The minimum number of bytes that a decoding or sampling program must read, with the same assumption; 0 for other
+    /// programs.
     pub minimum_bytes: u64,
     pub collectives: Collectives,
 }
 
 impl AheadOfTime {
-    /// Opens the topology `name` of the plugin of `platform`.
+    /// Opens the plugin of `platform`, and its topology `name`.
     ///
     /// # Errors
     /// When there is no plugin, or the plugin does not know the topology.
@@ -88,7 +93,7 @@ impl AheadOfTime {
         Ok(Self { platform, place: Place::Elsewhere { plugin, topology }, devices, memory })
     }
 
-    /// Opens the first device of `platform` on this machine. Its memory is the host's.
+    /// Opens the first device of `platform` on this machine, for a kind of device that uses the host's memory.
     ///
     /// # Errors
     /// When there is no plugin or no device.
@@ -100,7 +105,7 @@ impl AheadOfTime {
         Ok(Self { platform, place: Place::Here(client), devices, memory: Memory::Host(MemoryPlan::of_host(1)?) })
     }
 
-    /// The number of devices of the topology. All share one model.
+    /// Returns the number of devices. All devices run one model together.
     pub fn num_devices(&self) -> usize {
         self.devices.len()
     }
@@ -110,7 +115,7 @@ impl AheadOfTime {
         self.devices.first().map_or("", |device| &device.kind)
     }
 
-    /// Returns the memory of one device, or 0 if the plugin does not report it.
+    /// Returns the memory of one device in bytes, or 0 if the plugin does not report it.
     pub fn memory_bytes(&self) -> u64 {
         match self.memory {
             Memory::Own { bytes } => bytes,
@@ -131,7 +136,7 @@ impl AheadOfTime {
         self.platform.form.state_bytes(graphs)
     }
 
-    /// Returns every program of a server of `graphs` with steps of `layout`.
+    /// Returns every program that a server of `graphs` with states of `layout` can need.
     ///
     /// # Errors
     /// When a sampler's graph cannot be built.
@@ -142,7 +147,8 @@ impl AheadOfTime {
         Ok(buckets.programs().into_iter().map(print).collect::<Result<_, _>>()?)
     }
 
-    /// Compiles `programs` into `cache`. `progress` is called after each.
+    /// Compiles `programs` and stores them in the folder `cache`, or nowhere if it is `None`. Programs that the cache
+    /// already contains are not compiled again. `progress` is called after each program.
     ///
     /// # Errors
     /// When a program does not compile, for example because it needs too much memory.

@@ -1,8 +1,8 @@
 //! The sizes for which programs are compiled, and the choice among them for a step.
 //!
 //! Doors: [`Buckets::new`], [`Buckets::programs`], [`Buckets::plan`]. The functions are pure. A step becomes launches:
-//! one for the rows that decode, and one for each group of prompt chunks of similar length. Every size that a plan can
-//! contain is in the list of programs.
+//! one for the rows that decode, and others for prompt chunks. A launch reads one chunk, or several chunks of similar
+//! length if they are short. Every size that a plan can contain is in the list of programs.
 
 use backend::BLOCK_SIZE;
 use backend::Batch;
@@ -11,31 +11,33 @@ use model::sampling::BatchSampler;
 use super::program::ProgramKey;
 use super::stablehlo::{MAX_CHUNK_BLOCKS, QUERY_TILE};
 
-/// The least padded length of a prompt chunk, in tokens.
+/// The smallest padded length of a prompt chunk, in tokens.
 const MIN_PREFILL_TOKENS: usize = 32;
-/// The number of prompts that are read together while they are short.
+/// The maximum number of short prompt chunks that one launch reads together.
 const PREFILL_ROWS: usize = 8;
-/// The least number of rows of a decoder; larger ones are powers of two. With one row, XLA's CPU compiler generates
-/// slow products and scatters.
+/// The smallest number of rows of a program that decodes; the larger numbers are powers of two. With one row, XLA's CPU
+/// compiler generates slow products and scatters.
 const MIN_DECODE_ROWS: usize = 2;
 
 /// The sizes of programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Buckets {
-    /// Numbers of rows that decode together, ascending.
+    /// Numbers of rows of the programs that decode, ascending.
     decode_rows: Vec<usize>,
-    /// Tokens of a prompt chunk, ascending.
+    /// Padded lengths of prompt chunks, in tokens, ascending.
     prefill_tokens: Vec<usize>,
-    /// The number of rows that prefill together, for chunk lengths with which they fit a step's tokens.
+    /// The number of rows of a program that reads several prompt chunks. Such a program exists for each padded length
+    /// with which all its rows together have at most `max_batch_prefill_tokens` tokens.
     prefill_rows: usize,
     max_batch_prefill_tokens: usize,
 }
 
-/// One run of a decoder, and of a sampler if any of its rows samples.
+/// One run of a decoder, followed by a run of a sampler if any of the rows samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Launch {
     /// Indices in [`Batch::rows`].
     pub(super) rows: Vec<usize>,
+    /// Rows of the program, padding included.
     pub(super) bucket_rows: usize,
     pub(super) tokens_per_row: usize,
     pub(super) sampler: Option<BatchSampler>,
@@ -53,7 +55,8 @@ impl Buckets {
         let mut prefill_tokens = vec![MIN_PREFILL_TOKENS];
         while prefill_tokens.last().is_some_and(|last| *last < longest) {
             let last = prefill_tokens[prefill_tokens.len() - 1];
-            // Up to about 256 tokens a TPU takes longer to read the weights than to compute.
+            // Short lengths are far apart, because up to about 256 tokens a TPU takes longer to read the weights than
+            // to compute, so padding costs little.
             prefill_tokens.push(if last < 128 { 4 * last } else { 2 * last });
         }
         if let Some(last) = prefill_tokens.last_mut() {
@@ -64,7 +67,7 @@ impl Buckets {
         Self { decode_rows, prefill_tokens, prefill_rows, max_batch_prefill_tokens }
     }
 
-    /// Returns every program that a step can need, the largest first.
+    /// Returns every program that a server can need. Among the programs of one kind, the largest comes first.
     pub(super) fn programs(&self) -> Vec<ProgramKey> {
         let mut decoders = Vec::new();
         for tokens_per_row in &self.prefill_tokens {
@@ -135,7 +138,7 @@ impl Buckets {
     /// Returns the padded length of a chunk.
     fn prefill_tokens(&self, num_tokens: usize) -> usize {
         let bucket = self.prefill_tokens.iter().find(|bucket| **bucket >= num_tokens);
-        *bucket.expect("the engine lets no chunk through that is longer than a step")
+        *bucket.expect("the engine refuses chunks that are longer than a step")
     }
 
     fn fits_several(&self, tokens_per_row: usize) -> bool {

@@ -2,8 +2,9 @@
 //!
 //! Doors: [`key`], [`ProgramCache::entry`], [`Entry::lock_and_load`]. The key of an entry is a hash of everything that
 //! the executable depends on: plugin, devices, program text, flags, and options, which include the device of each rank.
-//! If several processes want an entry, one compiles it and the others wait. An unreadable entry is logged as a warning
-//! and compiled again; a cache that cannot be written is a warning.
+//! If several processes want the same entry, one of them compiles the program while the others wait. If an entry cannot
+//! be read, a warning is logged and the program is compiled again; if the cache cannot be written, only a warning is
+//! logged.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -16,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::program::Program;
 
-/// The first bytes of each entry. A new format has other bytes, which makes old entries unreadable.
+/// The first bytes of each entry. A new format must change them, so that old entries are unreadable.
 const MAGIC: &[u8] = b"hilo program 1\n";
 /// Environment variables that change the output of compilers.
 const FLAG_VARIABLES: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
@@ -27,7 +28,7 @@ const DEVICE_FLAG: &str = "--deepsea_chip_config_name=";
 const MARK: &str = "loading";
 const CPU_INFO: &str = "/proc/cpuinfo";
 
-/// A folder of compiled programs; with `None` nothing is kept.
+/// A folder of compiled programs. If `folder` is `None`, no programs are stored.
 #[derive(Debug, Clone)]
 pub(super) struct ProgramCache {
     folder: Option<PathBuf>,
@@ -61,7 +62,8 @@ struct LoadMark {
     file: Option<(PathBuf, File)>,
 }
 
-/// The exclusive right to write an entry; other processes that want it wait until this is dropped.
+/// The exclusive right to write an entry; other processes that want the entry wait until the guard is dropped. Without
+/// a usable folder the guard has no path and no lock, and nothing is stored.
 #[derive(Debug)]
 pub(super) struct EntryGuard {
     path: Option<PathBuf>,
@@ -94,7 +96,7 @@ impl Target {
             text += &format!("{name}={}\n", compiler_flags(&std::env::var(name).unwrap_or_default()));
         }
         if platform == "cpu" {
-            // Executables of the CPU contain its machine code.
+            // Executables for the CPU contain machine code for the processor on which they were compiled.
             let info = fs::read_to_string(CPU_INFO).unwrap_or_default();
             let line = |name: &str| info.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
             text += &format!("{}\n{}\n", line("model name"), line("flags"));
@@ -103,8 +105,8 @@ impl Target {
     }
 }
 
-/// Returns a line for each device, in the order of their ids. Plugins list devices by process, and the processes of a
-/// slice may be numbered differently at each start.
+/// Returns one line per device, in ascending order of device ids. Plugins list devices by process, and the processes of
+/// a slice may be numbered differently at each start.
 fn device_lines(devices: &[DeviceDescription]) -> String {
     let mut devices: Vec<&DeviceDescription> = devices.iter().collect();
     devices.sort_by_key(|device| device.id);
@@ -112,7 +114,7 @@ fn device_lines(devices: &[DeviceDescription]) -> String {
 }
 
 impl ProgramCache {
-    /// Returns a cache in `folder`, which is created when it is first written to.
+    /// Returns a cache in `folder`, which is created when an entry is first locked for writing.
     pub(super) fn new(folder: Option<PathBuf>) -> Self {
         Self { folder, is_warned: Arc::new(Once::new()) }
     }
@@ -125,7 +127,8 @@ impl ProgramCache {
 }
 
 impl Entry {
-    /// Waits for other processes that write this entry, then reads it with `load`.
+    /// Reads the entry with `load`. If that fails, locks the entry, waiting for another process that may be writing it,
+    /// and reads it again. If the entry is still missing or unusable, the result contains the lock.
     pub(super) fn lock_and_load<T>(self, load: impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> Cached<T> {
         let Some(path) = self.path else {
             return Cached::Missing(EntryGuard { path: None, _lock: None });
@@ -136,7 +139,7 @@ impl Entry {
         let lock = match lock(&path) {
             Ok(lock) => lock,
             Err(error) => {
-                let warn = || tracing::warn!(path = %path.display(), %error, "programs are not cached");
+                let warn = || tracing::warn!(path = %path.display(), %error, "compiled programs are not cached");
                 self.is_warned.call_once(warn);
                 return Cached::Missing(EntryGuard { path: None, _lock: None });
             }
@@ -146,7 +149,7 @@ impl Entry {
             Ok(loaded) => return Cached::Found(loaded),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cached program is unusable, compiling it again");
+                tracing::warn!(path = %path.display(), %error, "a cached program is unusable and is compiled again");
             }
         }
         Cached::Missing(EntryGuard { path: Some(path), _lock: Some(lock) })
@@ -190,12 +193,12 @@ impl EntryGuard {
         };
         let stored = executable.serialize().map_err(io::Error::other).and_then(|bytes| write(path, &bytes));
         if let Err(error) = stored {
-            tracing::warn!(path = %path.display(), %error, "program was not cached");
+            tracing::warn!(path = %path.display(), %error, "a compiled program was not cached");
         }
     }
 }
 
-/// Returns the key of `program`, compiled with `options` for `target`: a hash, different for all other programs.
+/// Returns the key of `program`, compiled with `options` for `target`: a hash that changes if any of the three changes.
 pub(super) fn key(target: &Target, program: &Program, options: &CompileOptions) -> String {
     let mut hash = Sha256::new();
     for part in [target.0.as_bytes(), program.text.as_bytes(), &options.encode()] {
@@ -312,7 +315,7 @@ mod tests {
             debug_string: String::new(),
             attributes: vec![("coords".to_owned(), pjrt::Value::I64List(vec![id % 4, id / 4, 0]))],
         };
-        // Hosts of 2 × 2 chips list the devices 0, 1, 4 and 5 first.
+        // A slice of two hosts, each with 2 × 2 chips: in the order of processes, the devices 0, 1, 4 and 5 come first.
         let by_process = [0, 1, 4, 5, 2, 3, 6, 7].map(|id| device(id, i64::from([2, 3, 6, 7].contains(&id))));
         let by_id = [0, 1, 2, 3, 4, 5, 6, 7].map(|id| device(id, id));
         assert_eq!(device_lines(&by_process), device_lines(&by_id));

@@ -1,5 +1,5 @@
-//! Turns programs into executables: all programs of a warm-up, several at once, most of them from the cache of earlier
-//! starts.
+//! Turns programs into executables, several at once. Programs that an earlier start has compiled are loaded from the
+//! cache.
 //!
 //! Doors: [`Compiler::compile`] for the devices of a client, [`Compiler::compile_ahead`] for a topology that need not
 //! be on this machine. The log has one line per program with its source and the time taken.
@@ -24,14 +24,14 @@ const STACK_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Executable {
     pub(super) loaded: LoadedExecutable,
-    /// Names of its last arguments, in order.
+    /// The names of the weights' arrays, which are the last arguments, in order.
     pub(super) weights: Vec<String>,
-    /// The hash of everything that the program depends on. Unlike plugins' fingerprints, it is the same for a compiled
-    /// program and one loaded from the cache.
+    /// The hash of everything that the program depends on. Unlike a plugin's fingerprint, the hash is the same whether
+    /// the program was compiled or loaded from the cache.
     pub(super) fingerprint: u64,
     /// True if the program was compiled now and not loaded from the cache.
     pub(super) is_new: bool,
-    /// The time of compiling or loading it.
+    /// The time that compiling or loading the program took.
     pub(super) seconds: f64,
 }
 
@@ -52,13 +52,13 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// Returns a compiler that keeps its programs in `cache`.
+    /// Returns a compiler that stores its executables in `cache`.
     pub(super) fn new(target: Target, options: CompileOptions, cache: ProgramCache) -> Self {
         Self { target, options, cache }
     }
 
-    /// Compiles `programs` for the devices of `client`, in order, on as many threads as there are processors.
-    /// `progress` is called after each.
+    /// Compiles `programs` for the devices of `client`, or loads them from the cache, on as many threads as there are
+    /// processors. Returns the executables in the order of `programs`. `progress` is called after each program.
     ///
     /// # Errors
     /// When a program does not compile, or would copy its state in every step.
@@ -71,7 +71,7 @@ impl Compiler {
         in_parallel(programs, |program| self.compile_one(client, program), progress)
     }
 
-    /// Compiles a program, or loads the executable that an earlier start has compiled.
+    /// Compiles a program, or loads its executable from the cache.
     pub(super) fn compile_one(&self, client: &Client, program: &Program) -> Result<Executable, XlaError> {
         let start = Instant::now();
         let key = cache::key(&self.target, program, &self.options);
@@ -92,7 +92,8 @@ impl Compiler {
         Ok(Executable { loaded, weights, fingerprint, is_new, seconds: start.elapsed().as_secs_f64() })
     }
 
-    /// Compiles `programs` for the devices of `topology` into the cache. `progress` is called after each.
+    /// Compiles those of `programs` that are not in the cache for the devices of `topology`, and stores them there.
+    /// `progress` is called after each program.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
@@ -170,7 +171,8 @@ fn log(program: &Program, is_new: bool, start: Instant) {
     tracing::info!(program = program.name, seconds = format_args!("{seconds:.2}"), from, "program");
 }
 
-/// Checks that results take over the memory of all donated arguments. Others would be copied, silently, in every step.
+/// Checks that results take over the memory of all donated arguments. Otherwise the program would silently copy the
+/// other arguments in every step. Executables without memory statistics are not checked.
 fn check_in_place(program: &Program, stats: Result<CompiledMemoryStats, pjrt::Error>) -> Result<(), XlaError> {
     let stats = match stats {
         Ok(stats) => stats,

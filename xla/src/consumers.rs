@@ -1,8 +1,9 @@
-//! The programs that consume a decoder's hidden states, and their results.
+//! The programs that consume a decoder's hidden states, and the results of these programs.
 //!
-//! Doors: [`State::consume`] starts the sampler of a launch and the programs for its targets; [`Reports`] contains the
-//! pending copies of their results to the host; [`Reports::wait`] makes a [`StepOutput`] from them. Each consumer
-//! applies the head to the hidden states that it needs, so logits never leave its program.
+//! Doors: [`State::consume`] starts the sampler of a launch and the programs for its targets, the prompt tokens whose
+//! log-probabilities are reported; [`Reports`] contains the pending copies of the results to the host;
+//! [`Reports::wait`] makes a [`StepOutput`] from them. Each of these programs applies the output head to the hidden
+//! states that it needs, so logits never leave a program.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(super) struct Consumers<'a> {
     pub(super) host: Host<'a>,
 }
 
-/// Copies of a step's results to the host.
+/// The pending copies of a step's results to the host.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     samples: Vec<Samples>,
@@ -35,7 +36,8 @@ pub(super) struct Reports {
     pub(super) fingerprint: Fingerprint,
 }
 
-/// Per row a token, the bits of its logprob and optional top tokens, `[bucket_rows, 2 or more]` i32.
+/// The pending copy of a sampler's results, `[bucket_rows, 2 or more]` i32: for each row a token id, the bits of its
+/// logprob and, if the program reports them, top tokens with the bits of their logprobs.
 #[derive(Debug)]
 struct Samples {
     /// Indices in [`Batch::rows`].
@@ -44,16 +46,18 @@ struct Samples {
     download: Download,
 }
 
-/// Per prompt token the bits of its logprob and its top tokens, `[TARGETS, ..]` i32.
+/// The pending copy of the results for up to [`TARGETS`] prompt tokens, `[TARGETS, ..]` i32: for each the bits of its
+/// logprob, and top tokens with the bits of their logprobs.
 #[derive(Debug)]
 struct Targets {
-    /// Indices of the batch's targets.
+    /// Indices in the lists of [`Batch::targets`].
     targets: Vec<usize>,
     download: Download,
 }
 
 impl State {
-    /// Starts every program that a row of the launch needs, and the copies of the results.
+    /// Starts the launch's sampler, if it has one, and the programs for its targets, and starts copying their results
+    /// to the host.
     ///
     /// # Errors
     /// When a launch cannot be started. The state is then lost.
@@ -73,7 +77,8 @@ impl State {
         Ok(())
     }
 
-    /// Starts the sampler on the last hidden states and the columns, one buffer of each per device.
+    /// Starts the sampler. `inputs` are the last hidden states and the sampler's columns, each with one buffer per
+    /// device.
     fn sample(
         &mut self,
         sampler: BatchSampler,
@@ -95,8 +100,8 @@ impl State {
         Ok(Samples { rows: rows.clone(), bucket_rows: *bucket_rows, download })
     }
 
-    /// Returns the arrays of [`TokenInput`] for the rows of a launch, in the order of the sampler's arguments, on each
-    /// device.
+    /// Returns the arrays of [`TokenInput`] for the rows of a launch as `[input][device]`, in the order of the
+    /// sampler's arguments.
     fn token_inputs(
         &mut self,
         Consumers { batch, launch, host }: Consumers<'_>,
@@ -164,12 +169,12 @@ impl State {
 }
 
 impl Reports {
-    /// Waits for all copies.
+    /// Waits for all copies, and returns the results in the order of `batch`.
     ///
     /// # Errors
     /// When a launch failed on the device.
     pub(super) fn wait(self, batch: &Batch) -> Result<StepOutput, XlaError> {
-        let failed = |source| XlaError::Program { program: "step".to_owned(), source };
+        let failed = |source| XlaError::Program { program: "download of step results".to_owned(), source };
         let mut tokens = vec![SampledToken::default(); batch.sampled.len()];
         for Samples { rows, bucket_rows, download } in self.samples {
             let bytes = download.wait().map_err(failed)?;
@@ -196,7 +201,8 @@ fn sampled_token(words: &[i32]) -> SampledToken {
     SampledToken { token_id: words[0].cast_unsigned(), logprob: number(words[1]), top_tokens }
 }
 
-/// Returns the top tokens, if the result contains them. Unused entries after the last one are negative.
+/// Returns the top tokens with their logprobs; none if `words` is too short to contain them. In unused entries, which
+/// come last, the token id is negative.
 fn top_tokens(words: &[i32]) -> Vec<(u32, f32)> {
     let Some((ids, logprobs)) = words.get(..2 * TOP_TOKENS).map(|top| top.split_at(TOP_TOKENS)) else {
         return Vec::new();

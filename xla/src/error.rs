@@ -13,7 +13,7 @@ pub(crate) enum XlaError {
     Plugin(#[from] PluginError),
     #[error("{device}: {source}")]
     Device { device: Device, source: pjrt::Error },
-    #[error("topology {name}: {source}")]
+    #[error("topology {name} cannot be used: {source}")]
     Topology { name: String, source: pjrt::Error },
     #[error("{device}: the plugin finds {found} device(s) on this machine, but this process needs {wanted}")]
     NoDevice { device: Device, wanted: usize, found: usize },
@@ -21,7 +21,7 @@ pub(crate) enum XlaError {
     NoMemoryLimit { device: Device },
     #[error("{device}: the slice has {found} device(s), but the shards drive {num_ranks}; they must drive all of them")]
     SliceSize { device: Device, found: usize, num_ranks: usize },
-    #[error("the router assigns {found} device(s) to {num_ranks} ranks")]
+    #[error("the router assigns {found} device(s) to {num_ranks} ranks; each rank needs one")]
     AssignmentLength { found: usize, num_ranks: usize },
     #[error("the router assigns device {assigned} to rank {rank}, whose weights are on device {device}")]
     Assignment { rank: usize, assigned: i64, device: i64 },
@@ -29,11 +29,11 @@ pub(crate) enum XlaError {
     CompileThread { source: std::io::Error },
     #[error("a program cannot be written as StableHLO: {0}")]
     Graph(#[from] GraphError),
-    #[error("program {program}: {source}")]
+    #[error("program or transfer {program:?} failed: {source}")]
     Program { program: String, source: pjrt::Error },
     #[error(
-        "program {program} keeps {alias_bytes} bytes of the KV cache and token history in place, not {donated_bytes}: the \
-         compiler would copy them in every step"
+        "program {program} updates only {alias_bytes} of {donated_bytes} bytes of the KV cache and token history in \
+         place; the compiler would copy the rest in every step"
     )]
     NotInPlace { program: String, alias_bytes: u64, donated_bytes: u64 },
     #[error("program {program}: the optimised program cannot be read: {source}")]

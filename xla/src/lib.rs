@@ -1,9 +1,9 @@
 //! Devices with PJRT plugins: the graphs are printed as StableHLO and compiled for the sizes of a few buckets.
 //!
-//! Door: [`XlaBackend`]. A step becomes launches ([`bucket`](self)), each with one transfer in ([`step_input`](self))
-//! and one out ([`consumers`](self)). KV caches and token history stay on the device: each program takes over their
-//! memory. The tokens that one step samples are stored where the next step reads them, so steps can follow each other
-//! without the host.
+//! Door: [`XlaBackend`]. A step becomes launches ([`bucket`](self)), usually with one transfer in
+//! ([`step_input`](self)) and one out ([`consumers`](self)). KV caches and token history stay on the device: the
+//! results of a program take over the memory of its arguments. The tokens that one step samples are stored where the
+//! next step reads them, so steps can follow each other without the host.
 //!
 //! Each device of a process is a rank of the model, with its part of the weights and of the state. All devices run the
 //! same program and return the same results, so only the first one's results are read.
@@ -52,23 +52,23 @@ use weights::Source;
 /// The options of a backend.
 #[derive(Debug)]
 pub struct XlaOptions {
-    /// The ranks of this process. It takes as many devices, in the order of their ids.
+    /// The ranks of this process. The process uses one device for each, in ascending order of device ids.
     pub ranks: LocalRanks,
-    /// This process among the shards of its host.
+    /// The membership of this process in the group of the shards on its host.
     pub membership: Membership,
     /// Path of the plugin; if `None`, the plugin is searched for.
     pub plugin_path: Option<PathBuf>,
-    /// Folder of compiled programs; if `None`, none are kept.
+    /// The folder where compiled programs are stored; if `None`, no programs are stored.
     pub program_cache: Option<PathBuf>,
 }
 
-/// A model on devices with a plugin.
+/// A model that is loaded onto devices with a PJRT plugin, and its states.
 #[derive(Debug)]
 pub struct XlaBackend {
     platform: Platform,
     client: Client,
     ranks: LocalRanks,
-    /// Kept because dropping it ends the group while the other shards may still be loading.
+    /// Kept because dropping the membership ends the group, and other shards may still be loading.
     _membership: Membership,
     devices: Vec<LocalDevice>,
     cache: ProgramCache,
@@ -77,11 +77,12 @@ pub struct XlaBackend {
 }
 
 impl XlaBackend {
-    /// Opens the plugin of `platform` and loads the weights of `graphs` onto its first devices. `progress` is called
-    /// after each weight.
+    /// Opens the plugin of `platform` and loads the weights of `graphs` onto its first devices, one device per rank of
+    /// this process. `progress` is called repeatedly with the number of loaded weights and the total.
     ///
     /// # Errors
-    /// When there is no plugin or too few devices, a weight is missing or malformed, or there is no memory for it.
+    /// When there is no plugin, the number of devices does not fit the ranks, a weight is missing or malformed, or a
+    /// device has no memory for a weight.
     pub fn load(
         platform: Platform,
         options: XlaOptions,
@@ -103,7 +104,8 @@ impl XlaBackend {
         Ok(Self { platform, client, ranks, _membership: membership, devices, cache, graphs, state: None })
     }
 
-    /// Checks that the assignment has each rank on the device where its weights were loaded.
+    /// Checks `assignment`, the device id of each rank: each rank of this process must be on the device that has its
+    /// weights.
     fn check(&self, assignment: &[i64]) -> Result<(), XlaError> {
         let (found, num_ranks) = (assignment.len(), self.ranks.num_ranks);
         if found != num_ranks {

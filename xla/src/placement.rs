@@ -1,15 +1,16 @@
 //! The devices of a process: their ranks in the model, and their memory.
 //!
-//! Doors: [`ranked_devices`], [`memory_bytes`]. Both give the same for a slice and for its topology, so that programs
-//! compiled ahead of time are found.
+//! Doors: [`ranked_devices`], [`memory_bytes`]. As far as possible, both results depend only on the topology of a
+//! slice, so that a server finds the programs that were compiled ahead of time for it.
 
 use backend::{LocalRanks, MemoryPlan};
 use pjrt::{Client, Device};
 
 use crate::error::XlaError;
 
-/// Returns the devices of this process with their ranks. A rank is the position of the device's id among all ids, so
-/// ranks, programs and their keys do not depend on the order in which a plugin numbers processes or lists devices.
+/// Returns the devices of this process with their ranks. A rank is the index of the device's id among all ids in
+/// ascending order, so ranks, programs and their keys do not depend on the order in which a plugin numbers processes or
+/// lists devices.
 ///
 /// # Errors
 /// When this process has too few devices, or the shards do not drive the whole slice.
@@ -26,7 +27,8 @@ pub(super) fn ranked_devices(
     }
     devices.truncate(wanted);
     let local: Vec<i64> = devices.iter().map(Device::id).collect();
-    // A process that runs the model alone may leave devices out; several processes have the whole slice.
+    // A process that runs the model alone may leave devices unused; several processes must drive all devices of the
+    // slice.
     let all = if ranks.num_ranks == wanted { local.clone() } else { client.devices().iter().map(Device::id).collect() };
     if all.len() != ranks.num_ranks {
         return Err(XlaError::SliceSize { device, found: all.len(), num_ranks: ranks.num_ranks });
@@ -39,8 +41,9 @@ fn ranks_of(local: &[i64], all: &[i64]) -> Vec<usize> {
     local.iter().map(|id| all.iter().filter(|other| *other < id).count()).collect()
 }
 
-/// Returns the memory to plan with, from the nominal memory of the kind of device and the limit that this runtime
-/// reports. The nominal memory is that of programs compiled ahead of time; a runtime may report a little more or less.
+/// Returns the bytes of device memory to plan with: `nominal`, the memory that the topology reports, for which programs
+/// are compiled ahead of time too. `limit` is what this machine's runtime reports, often a little more or less; it is
+/// returned instead if it is smaller even after rounding, or if `nominal` is `None`.
 pub(super) fn memory_bytes(nominal: Option<u64>, limit: Option<u64>) -> Option<u64> {
     if let (Some(nominal), Some(limit)) = (nominal, limit)
         && MemoryPlan::rounded(limit) < MemoryPlan::rounded(nominal)
@@ -67,7 +70,7 @@ mod tests {
         let all = [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15];
         assert_eq!(ranks_of(&[2, 3, 6, 7], &all), [2, 3, 6, 7]);
         assert_eq!(ranks_of(&[5], &all), [5]);
-        // Ids of one process among others need not begin at 0.
+        // The ids of a process that runs the model alone need not begin at 0.
         assert_eq!(ranks_of(&[7, 9], &[7, 9]), [0, 1]);
     }
 
@@ -75,7 +78,7 @@ mod tests {
     fn memory_is_that_of_the_topology_unless_there_is_less() {
         assert_eq!(memory_bytes(Some(16 * GIB), None), Some(16 * GIB));
         assert_eq!(memory_bytes(Some(16 * GIB), Some(17 * GIB)), Some(16 * GIB));
-        // The same after rounding: programs compiled for the topology fit.
+        // Both are the same after rounding, so programs compiled for the topology are found.
         assert_eq!(memory_bytes(Some(16 * GIB + 5), Some(16 * GIB)), Some(16 * GIB + 5));
         assert_eq!(memory_bytes(Some(16 * GIB), Some(15 * GIB)), Some(15 * GIB));
         assert_eq!(memory_bytes(None, Some(15 * GIB)), Some(15 * GIB));

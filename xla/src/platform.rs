@@ -11,7 +11,8 @@ use pjrt::{Client, CompileOptions, DeviceDescription, OptionValue, Plugin, Topol
 use super::program::ProgramForm;
 use crate::error::XlaError;
 
-/// The attribute of a topology with the bytes of memory of one device.
+/// The attribute of a topology that contains the bytes of memory of a device, or of the devices that share one chip's
+/// memory.
 const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
 
 /// One kind of device with a plugin.
@@ -19,7 +20,7 @@ const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
 pub struct Platform {
     pub(super) device: Device,
     spec: &'static PlatformSpec,
-    /// The number of devices of a client, for plugins that let us choose it.
+    /// The number of devices of a client. Only plugins that let us choose the number read it.
     num_devices: usize,
     pub(super) form: ProgramForm,
 }
@@ -35,13 +36,13 @@ impl Platform {
         Self { device, spec, num_devices: 1, form }
     }
 
-    /// Returns the same platform with the programs of the devices that the plugin calls `kind`.
+    /// Returns the same platform with the program settings of the devices that the plugin calls `kind`.
     pub(super) fn for_kind(mut self, kind: &str) -> Self {
         self.form.chunk_bytes = self.spec.kind(kind).chunk_bytes;
         self
     }
 
-    /// Returns the same platform with `num_devices` devices, if the plugin lets us choose.
+    /// Returns the same platform with clients of `num_devices` devices, if the plugin lets us choose the number.
     pub(crate) fn with_devices(self, num_devices: usize) -> Self {
         Self { num_devices, ..self }
     }
@@ -94,18 +95,18 @@ impl Platform {
         Some(if shares { sharing } else { 1 })
     }
 
-    /// Opens the plugin.
+    /// Finds and opens the plugin.
     ///
     /// # Errors
     /// When there is no plugin, or it cannot be loaded.
     pub(super) fn open_plugin(&self, plugin_path: Option<&Path>) -> Result<Arc<Plugin>, XlaError> {
         let found = plugins::find(&self.spec.plugin, plugin_path, &Surroundings::of_process())?;
-        // Logged first, because libtpu may look for its chips for minutes.
+        // Logged before the plugin is opened, because libtpu may search for its chips for minutes.
         tracing::info!(device = %self.device, plugin = %found.path.display(), found = %found.source, "opening plugin");
         Plugin::open(&found.path).map_err(|source| self.failed(source))
     }
 
-    /// Returns the error of this device.
+    /// Returns an error of the plugin as an error of this device.
     pub(super) fn failed(&self, source: pjrt::Error) -> XlaError {
         XlaError::Device { device: self.device, source }
     }
@@ -113,7 +114,7 @@ impl Platform {
     /// Finds and opens the plugin, and creates a client.
     ///
     /// # Errors
-    /// When there is no plugin, it cannot be loaded, or there is no such device.
+    /// When there is no plugin, the plugin cannot be loaded, or it finds no device.
     pub(super) fn open(&self, plugin_path: Option<&Path>) -> Result<Client, XlaError> {
         let plugin = self.open_plugin(plugin_path)?;
         let client = Client::new(&plugin, &self.client_options()).map_err(|source| self.failed(source))?;

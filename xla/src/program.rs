@@ -1,7 +1,8 @@
 //! The programs that a model is compiled to, with their arguments and results.
 //!
 //! Doors: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. A step
-//! runs programs of different kinds, so the numbers of their sizes add up instead of multiplying:
+//! runs several programs, each of its own kind. So the number of programs to compile is the sum of the numbers of sizes
+//! of each kind, not their product:
 //!
 //! * clear takes no arguments, and returns the states, all zero.
 //! * decoder takes the states (donated), the packed step and the weights. It returns the states, the last hidden states
@@ -11,8 +12,9 @@
 //! * sampler takes the history (donated), the last hidden states, the columns, the arrays of [`TokenInput`] if it reads
 //!   them, and the weights. It returns the history, and per row a token, the bits of its logprob and, if it reports
 //!   them, top tokens and the bits of their logprobs.
-//! * targets takes hidden states `[tokens, hidden]`, `[3, TARGETS]` with indices, ids and numbers of top tokens, and
-//!   the weights. It returns per target the bits of its logprob, top tokens and the bits of their logprobs.
+//! * targets, for prompt tokens whose log-probabilities are reported, takes hidden states `[tokens, hidden]`,
+//!   `[3, TARGETS]` with indices, ids and numbers of top tokens, and the weights. It returns per target the bits of its
+//!   logprob, top tokens and the bits of their logprobs.
 
 use std::collections::HashMap;
 
@@ -30,14 +32,14 @@ use super::token_input::{TokenInput, TokenSizes};
 use super::weights;
 use crate::error::XlaError;
 
-/// The number of prompt tokens whose log-probabilities one launch computes.
+/// The maximum number of prompt tokens whose log-probabilities one launch computes.
 pub(super) const TARGETS: usize = 64;
-/// The number of cached tokens that one launch writes to the history.
+/// The maximum number of cached tokens that one launch writes to the history.
 pub(super) const CACHED_TOKENS: usize = 512;
-/// The number of top tokens that a row can report, ties included.
+/// The maximum number of top tokens that a row can report, ties included.
 pub(super) const TOP_TOKENS: usize = 16;
 
-/// The length of each row's context, in tokens, for which reads are counted.
+/// The length of a decoding row's context, in tokens, that is assumed where the bytes that a program reads are counted.
 pub(crate) const REFERENCE_CONTEXT: usize = 1024;
 
 /// A program of a model, by its kind and sizes.
@@ -55,25 +57,27 @@ pub(super) enum ProgramKey {
 pub struct Program {
     pub name: String,
     pub(super) text: String,
-    /// The weights that are its last arguments, in order. Each has one array or several.
+    /// The weights whose arrays are the program's last arguments, in order. A weight has one array or several.
     pub(super) weights: Vec<WeightSpec>,
     /// Bytes of the donated arguments: results take over their memory.
     pub(super) donated_bytes: u64,
-    /// The figures for rows with contexts of [`REFERENCE_CONTEXT`] tokens.
+    /// Statistics for rows with contexts of [`REFERENCE_CONTEXT`] tokens.
     pub(super) reference: Reference,
 }
 
-/// Figures of a program for a fixed length of contexts.
+/// Statistics of a program, calculated for rows with contexts of [`REFERENCE_CONTEXT`] tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Reference {
+    /// The number of iterations of the attention loop; 0 for programs that do not decode.
     pub(super) attention_rounds: u64,
-    /// The least bytes that the program reads: weights without embedding tables, the rows' keys and values, and their
-    /// states of slots. 0 for programs that neither decode nor sample.
+    /// The minimum number of bytes that the program must read: weights without embedding tables and, for decoding
+    /// programs, the rows' keys and values and the other states of their slots. 0 for programs that neither decode nor
+    /// sample.
     pub(super) minimum_bytes: u64,
 }
 
 impl Program {
-    /// Returns the error of this program.
+    /// Returns an error of the plugin as an error of this program.
     pub(super) fn failed(&self, source: pjrt::Error) -> XlaError {
         XlaError::Program { program: self.name.clone(), source }
     }
@@ -84,8 +88,8 @@ impl Program {
 pub(super) struct ProgramForm {
     /// How queries of decoding rows are multiplied with the keys of several KV heads.
     pub(super) decode_heads: HeadForm,
-    /// The most bytes of keys, or of values, that the attention loop gathers at a time, so that they stay in fast
-    /// memory. The loop gathers at least one block per tile.
+    /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, so that they stay
+    /// in fast memory. The loop gathers at least one block per tile, even if that is more.
     pub(super) chunk_bytes: usize,
     /// The type of keys and values; `None` means the type of the weights.
     pub(super) kv_dtype: Option<DType>,
@@ -110,12 +114,12 @@ pub(super) struct Programs {
 #[derive(Default)]
 struct Signature {
     parameters: Vec<Parameter>,
-    /// The weights that the last parameters contain, in order.
+    /// The weights whose arrays are the last parameters, in order.
     weights: Vec<WeightSpec>,
 }
 
 impl Programs {
-    /// Returns the programs of `graphs` with a state of `layout`. `num_devices` devices run each program together.
+    /// Returns the programs of `graphs` with states of `layout`. `num_devices` devices run each program together.
     pub(super) fn new(graphs: &ModelGraphs, layout: StateLayout, num_devices: usize, form: ProgramForm) -> Self {
         let hidden = graphs.decoder.node(graphs.decoder.outputs()[0]);
         let logits = graphs.logits.node(graphs.logits.outputs()[0]);
@@ -152,7 +156,7 @@ impl Programs {
         StepShape { rows, tokens_per_row, blocks_per_row: self.blocks_per_row }
     }
 
-    /// Returns the sizes of the state.
+    /// Returns the sizes of the states.
     pub(super) fn layout(&self) -> StateLayout {
         self.layout
     }
@@ -338,7 +342,7 @@ impl Signature {
         Emitter::argument(self.parameters.len() - 1, ty)
     }
 
-    /// Adds arguments for the arrays of the weights of `graph`, and returns the weights by name.
+    /// Adds the arrays of the weights of `graph` as arguments, and returns the weights by name.
     fn weights(&mut self, graph: &Graph) -> HashMap<String, Tensor> {
         self.weights = graph.weights().cloned().collect();
         let specs = self.weights.clone();

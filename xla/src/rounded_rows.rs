@@ -1,9 +1,10 @@
-//! Rounds the rows of one or several matrices, and arranges them in the layout of the devices.
+//! Quantizes the rows of one or several matrices, and arranges them in the layout that the devices read.
 //!
-//! Doors: [`types`], [`RoundedRows`]. The crate `numbers` rounds, so all devices have the same numbers. Numbers of a
-//! byte have the layout of the floats. Numbers of 4 bits are `[.., groups, inputs of a group, outputs]`, and their
-//! factors `[.., groups, outputs]`. Outputs are thus the lanes of vectors in both. The TPU's compiler multiplies
-//! numbers by factors while it reads them, and does not write the results to memory.
+//! Doors: [`types`], [`RoundedRows`]. The crate `numbers` does the rounding, so the values are the same on all devices.
+//! int8 and fp8 values have the layout of the original floats. int4 values are
+//! `[.., groups, inputs of a group, outputs]`, and their factors `[.., groups, outputs]`, so that in both arrays the
+//! outputs are the lanes of vectors. With this layout the program that a TPU's compiler makes multiplies values by
+//! factors while it reads them, and does not write the products to memory.
 
 use model::graph::{DType, WeightSpec};
 use numbers::int4::{self, GROUP_INPUTS};
@@ -11,8 +12,8 @@ use numbers::{Rounding, fp8, int8};
 
 use super::stablehlo::Type;
 
-/// Returns the types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: numbers, scales
-/// `[.., outputs]`, and factors for numbers of 4 bits.
+/// Returns the types of the arrays of a quantized weight of `shape` `[.., outputs, inputs]`: values, scales
+/// `[.., outputs]`, and for int4 also factors.
 pub(super) fn types(rounding: Rounding, shape: &[usize]) -> Vec<Type> {
     let Sizes { stack, outputs, inputs } = Sizes::of(shape);
     let scales = Type::new([stack, &[outputs]].concat(), DType::F32);
@@ -26,13 +27,13 @@ pub(super) fn types(rounding: Rounding, shape: &[usize]) -> Vec<Type> {
     }
 }
 
-/// The rounded rows of a weight.
+/// A rank's part of a quantized weight; its rows are appended in order.
 pub(super) struct RoundedRows {
     rounding: Rounding,
     outputs: usize,
     inputs: usize,
     num_rows: usize,
-    /// The bytes of the first array of [`types`]. An integer of four bits takes one byte.
+    /// The bytes of the values, which are the first array of [`types`]. An int4 value takes one byte here.
     numbers: Vec<u8>,
     scales: Vec<u8>,
     factors: Vec<u8>,
@@ -48,16 +49,16 @@ struct Sizes<'a> {
 
 impl<'a> Sizes<'a> {
     fn of(shape: &'a [usize]) -> Self {
-        let [stack @ .., outputs, inputs] = shape else { unreachable!("only matrices are rounded") };
+        let [stack @ .., outputs, inputs] = shape else { unreachable!("only matrices are quantized") };
         Self { stack, outputs: *outputs, inputs: *inputs }
     }
 }
 
 impl RoundedRows {
-    /// Returns the rows of a device's part of a rounded weight, of which none has been appended yet.
+    /// Returns a new value for a rank's part of the quantized weight `spec`, without any rows yet.
     pub(super) fn new(spec: &WeightSpec) -> Self {
         let shape = spec.local_shape();
-        let rounding = spec.rounding.expect("the weight is rounded");
+        let rounding = spec.rounding.expect("the weight is quantized");
         let Sizes { outputs, inputs, .. } = Sizes::of(&shape);
         let [numbers, scales, factors] = {
             let mut types = types(rounding, &shape).into_iter();
@@ -66,7 +67,7 @@ impl RoundedRows {
         Self { rounding, outputs, inputs, num_rows: 0, numbers, scales, factors }
     }
 
-    /// Rounds rows and appends them.
+    /// Quantizes `rows`, which are whole rows, and appends them.
     pub(super) fn append(&mut self, rows: &[f32]) {
         let num_groups = self.inputs.div_ceil(GROUP_INPUTS);
         let mut groups = vec![[0; GROUP_INPUTS]; num_groups];
@@ -87,7 +88,7 @@ impl RoundedRows {
         }
     }
 
-    /// Writes the integers and factors of the next output as a column of its matrix.
+    /// Writes the int4 values and factors of the next row (one output) as a column of its matrix.
     fn put_column(&mut self, groups: &[[i8; GROUP_INPUTS]], factors: &[i8]) {
         let (matrix, output) = (self.num_rows / self.outputs, self.num_rows % self.outputs);
         let first = matrix * groups.len();
@@ -99,7 +100,7 @@ impl RoundedRows {
         column(&mut self.factors, first, &mut factors.iter().copied());
     }
 
-    /// Returns the bytes of each array.
+    /// Returns the bytes of each array, in the order of [`types`].
     pub(super) fn into_arrays(self) -> Vec<Vec<u8>> {
         let Self { rounding, numbers, scales, factors, .. } = self;
         match rounding {

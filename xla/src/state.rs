@@ -1,7 +1,8 @@
 //! The data that stays on the devices between steps, and the launches that change it.
 //!
-//! Door: [`State`]. Each launch takes the states and returns them, so launches run one after the other; the host only
-//! starts them. A launch runs on all devices of the process; lists of buffers are `[device][buffer]`.
+//! Door: [`State`]. A launch takes the states that it uses and returns them, so launches that share states run one
+//! after the other on the devices, although the host only starts them and does not wait. A launch runs on all devices
+//! of the process; lists of buffers are `[device][buffer]`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,33 +20,35 @@ use super::step_input::{self, pack, set_rank};
 use super::token_input::TokenInput;
 use crate::error::XlaError;
 
-/// The states of the model, and the programs compiled for their sizes.
+/// The states of the model on the devices, and the programs compiled for their sizes.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) model: Model,
-    /// In the order of [`Host::devices`].
+    /// The states on each device, in the order of [`Host::devices`].
     devices: Vec<DeviceState>,
-    /// Neutral arrays on each device, by input and number of rows, created when first needed.
+    /// The arrays that change nothing ([`TokenInput::neutral`]), one per device, by input and number of rows; created
+    /// when first needed.
     pub(super) neutral_inputs: HashMap<(TokenInput, usize), Vec<Arc<Buffer>>>,
     /// The hash of the programs and inputs of this step.
     pub(super) fingerprint: Fingerprint,
 }
 
-/// The model's states on one device, by name. A launch takes the states that it changes, and its results replace them.
+/// The model's states on one device, by name. A launch takes the states that it changes; the states that it returns
+/// replace them.
 type DeviceState = HashMap<String, Buffer>;
 
 /// The results of a decoder, on each device.
 #[derive(Debug, Default)]
 pub(super) struct Decoded {
-    /// `[rows, hidden]`
+    /// The hidden state of each row's last token, `[rows, hidden]`.
     pub(super) last: Vec<Buffer>,
     /// The columns that the sampler reads.
     pub(super) columns: Vec<Buffer>,
-    /// Hidden states of a prefill, `[rows * tokens_per_row, hidden]`; empty for other decoders.
+    /// The hidden states of all tokens, `[rows * tokens_per_row, hidden]`; empty if the program has one token per row.
     pub(super) hidden: Vec<Buffer>,
 }
 
-/// The programs of a model with their sizes.
+/// The programs of a model, the sizes that they are compiled for, and their executables.
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) buckets: Buckets,
@@ -54,7 +57,7 @@ pub(super) struct Model {
     pub(super) compiler: Compiler,
 }
 
-/// The devices that a step runs on.
+/// The devices that a step runs on, and the client that created them.
 #[derive(Clone, Copy)]
 pub(super) struct Host<'a> {
     pub(super) client: &'a Client,
@@ -72,10 +75,10 @@ pub(super) struct LocalDevice {
 }
 
 impl State {
-    /// Returns a state of zeros.
+    /// Returns new states, filled with zeros on the devices.
     ///
     /// # Errors
-    /// When the device has too little memory for it.
+    /// When a device has too little memory for the states.
     pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, XlaError> {
         let mut state =
             Self { model, devices: Vec::new(), neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default() };
@@ -84,7 +87,7 @@ impl State {
         Ok(state)
     }
 
-    /// Returns the number of programs compiled and not loaded from the cache.
+    /// Returns the number of programs that this process compiled instead of loading them from the cache.
     pub(super) fn num_programs_compiled(&self) -> u64 {
         self.model.executables.values().filter(|executable| executable.is_new).count() as u64
     }
@@ -106,7 +109,8 @@ impl State {
         Ok(reports)
     }
 
-    /// Writes cached tokens, which no decoder will read, into the history.
+    /// Writes the tokens of a cached prefix into the token history of its slot. No decoder reads these tokens, because
+    /// their keys and values are already in the KV cache.
     fn note_cached_tokens(&mut self, cached: &CachedTokens, host: Host<'_>) -> Result<(), XlaError> {
         let key = ProgramKey::CachedTokens;
         let layout = self.model.programs.layout();
@@ -161,7 +165,9 @@ impl State {
         Ok(decoded)
     }
 
-    /// Starts a program on each device's states, `arguments` and weights, and returns each device's other results.
+    /// Starts a program on all devices, after compiling it if that has not been done. The arguments on a device are its
+    /// states, its entry of `arguments`, and the weights. The states in the results become the device's states, and the
+    /// other results are returned, `[device][result]`.
     pub(super) fn run<'a>(
         &mut self,
         key: ProgramKey,
@@ -169,7 +175,7 @@ impl State {
         host: Host<'a>,
     ) -> Result<Vec<Vec<Buffer>>, XlaError> {
         if !self.model.executables.contains_key(&key) {
-            tracing::warn!(program = %key, "compiling a program after warm-up");
+            tracing::warn!(program = %key, "a program that warm-up did not compile is compiled now");
             let executable = self.model.compiler.compile_one(host.client, &self.model.programs.print(key)?)?;
             self.model.executables.insert(key, executable);
         }
@@ -177,7 +183,7 @@ impl State {
         self.fingerprint = self.fingerprint.number(executable.fingerprint);
         let states: Vec<&str> = self.model.programs.states(key).iter().map(|state| state.name.as_str()).collect();
         for ((arguments, local), device) in arguments.iter_mut().zip(host.devices).zip(&mut self.devices) {
-            // The first program of all has no states to take.
+            // [`ProgramKey::Clear`], which runs first, has no states to take: it creates them.
             let donated = states.iter().filter_map(|name| device.remove(*name)).map(Argument::Donate);
             arguments.splice(0..0, donated);
             arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&local.weights[name])));
@@ -197,7 +203,7 @@ pub(super) fn upload(host: Host<'_>, local: &LocalDevice, dims: &[usize], number
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let slice = HostSlice::new(ElementType::S32, dims, &bytes);
     let buffer = slice.and_then(|slice| host.client.upload(slice, &local.device));
-    buffer.map_err(|source| XlaError::Program { program: "step input".to_owned(), source })
+    buffer.map_err(|source| XlaError::Program { program: "upload of step input".to_owned(), source })
 }
 
 pub(super) fn failed(key: ProgramKey, source: pjrt::Error) -> XlaError {

@@ -1,8 +1,9 @@
-//! The data of rows that a step's program reads, as one array of 32-bit integers: one transfer per launch.
+//! The data of a launch's rows, as one array of 32-bit integers, so that one transfer brings it to the device.
 //!
 //! Doors: [`StepShape`], the sizes that a program is compiled for, [`pack`], which fills the array from a batch, and
-//! [`StepShape::ranges`], the offsets of its parts. Floats are stored as their bits. Rows and tokens after the last one
-//! are padding: such rows have no tokens, and nothing is written for them.
+//! [`StepShape::ranges`], the offsets of its parts. Floats are stored as their bits. If a launch has fewer rows or
+//! tokens than its program, the rest of the array is padding: a padding row has 0 tokens, and the program writes
+//! nothing for padding.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use model::Fingerprint;
 use model::sampling::columns;
 use proto::MAX_HELD_BACK_TOKENS;
 
-/// Sizes of one launch.
+/// The sizes of a program, and so of the array, for one launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct StepShape {
     pub(super) rows: usize,
@@ -21,22 +22,22 @@ pub(super) struct StepShape {
     pub(super) blocks_per_row: usize,
 }
 
-/// One number per row that the sampler reads.
+/// A column of the sampler's input, with one value per row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SampledColumn {
     Slot,
-    /// Tokens of the row after this step.
+    /// The number of tokens in the row's context after this step.
     ContextLen,
     PromptLen,
     /// 1 if the row samples.
     IsSampled,
-    /// One of [`columns`], by its index.
+    /// A sampling parameter, by its index in [`columns`].
     Parameter(usize),
-    /// One of the tokens that the row may not choose, or -1.
+    /// One of the tokens that the row may not sample, or -1 for none.
     HeldBack(usize),
 }
 
-/// The columns of the sampled part, in order.
+/// Returns the columns of the sampler's input, in order.
 pub(super) fn sampled_columns() -> impl Iterator<Item = SampledColumn> {
     let own = [SampledColumn::Slot, SampledColumn::ContextLen, SampledColumn::PromptLen, SampledColumn::IsSampled];
     let parameters = columns().enumerate().map(|(index, _)| SampledColumn::Parameter(index));
@@ -49,7 +50,8 @@ pub(super) fn sampled_columns() -> impl Iterator<Item = SampledColumn> {
 pub(super) struct Ranges {
     /// `[1]`: index of the device among the devices that run the program together.
     pub(super) rank: Range<usize>,
-    /// `[rows, tokens_per_row]`; -1 stands for the token that the row sampled, which can only be the row's first.
+    /// `[rows, tokens_per_row]`; -1, possible only as a row's first token, stands for the token that the row sampled
+    /// last.
     pub(super) token_ids: Range<usize>,
     /// `[rows]`: position of each row's first token.
     pub(super) first_positions: Range<usize>,
@@ -95,8 +97,8 @@ impl StepShape {
     }
 }
 
-/// Returns the array, for the first rank, of the rows of `batch` at `rows`, with the entries of [`Batch::sampled`] that
-/// belong to them.
+/// Returns the array for the rows of `batch` whose indices are `rows`, with the entries of [`Batch::sampled`] that
+/// belong to these rows. The rank in the array is 0.
 ///
 /// # Panics
 /// When the rows do not fit `shape`.
@@ -136,12 +138,13 @@ pub(super) fn pack(batch: &Batch, rows: &[usize], shape: StepShape) -> Vec<i32> 
     packed
 }
 
-/// Changes the array to that of another rank, which differs in nothing else.
+/// Writes `rank` into the array. The arrays of two ranks differ in nothing else.
 pub(super) fn set_rank(packed: &mut [i32], shape: StepShape, rank: usize) {
     packed[shape.ranges().rank.start] = rank as i32;
 }
 
-/// Returns `fingerprint` with an array added, without its rank: the result is the same for all ranks.
+/// Returns `fingerprint` with the elements of an array added, except its rank, so that the result is the same for all
+/// ranks.
 pub(super) fn fingerprint(fingerprint: Fingerprint, packed: &[i32], shape: StepShape) -> Fingerprint {
     let rank = shape.ranges().rank;
     let rest = packed[..rank.start].iter().chain(&packed[rank.end..]);

@@ -1,8 +1,9 @@
-//! Biases and masks of rows for single tokens of the vocabulary, as arrays of 32-bit integers next to the packed step.
+//! The logit biases and token masks of rows, as arrays of 32-bit integers that a sampler reads in addition to the
+//! columns of the packed step.
 //!
-//! Door: [`TokenInput`]. Only [`BatchSampler::Everything`](model::sampling::BatchSampler) reads the arrays, and they
-//! are sent only for launches with a row that uses them. For other launches the device keeps one neutral array per
-//! size.
+//! Door: [`TokenInput`]. Only [`BatchSampler::Everything`](model::sampling::BatchSampler) reads the arrays, and an
+//! array is sent only for launches with a row that uses it. For the other launches the device keeps one neutral array
+//! per size.
 
 use backend::{Batch, SampledRow};
 use model::sampling::TokenMask;
@@ -26,7 +27,7 @@ pub(super) struct TokenSizes {
 }
 
 impl TokenInput {
-    /// All inputs, in order.
+    /// All inputs, in the order of the sampler's arguments.
     pub(super) const ALL: [Self; 2] = [Self::LogitBias, Self::Mask];
 
     /// Returns the dimensions of the array.
@@ -38,16 +39,16 @@ impl TokenInput {
         }
     }
 
-    /// Returns the array that changes nothing.
+    /// Returns an array with which the sampler changes no score.
     pub(super) fn neutral(self, sizes: TokenSizes) -> Vec<i32> {
         match self {
-            // -1 means no token ids, or all bits set.
+            // -1 is the token id of an unused bias, and a mask word with all bits set.
             Self::LogitBias | Self::Mask => vec![-1; self.dims(sizes).iter().product()],
         }
     }
 
-    /// Returns the array for the rows of `batch` at `rows`, in a launch of `sizes`; `None` if none of them uses the
-    /// input.
+    /// Returns the array for a launch of `sizes` whose rows have the indices `rows` in `batch`; `None` if no row uses
+    /// the input.
     pub(super) fn pack(self, batch: &Batch, rows: &[usize], sizes: TokenSizes) -> Option<Vec<i32>> {
         let mut packed = None;
         for entry in batch.sampled.iter().filter(|entry| self.is_asked_for(entry)) {

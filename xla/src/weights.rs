@@ -1,8 +1,9 @@
 //! Loads weights onto the devices.
 //!
-//! Doors: [`upload`], and [`arrays`] for the programs that read the weights. Each rank's part of a tensor is copied to
-//! its device as the file has it, or converted if the model is loaded in another type, or rounded (`rounded_rows`).
-//! Tensors are copied one at a time, so the host needs little more memory than the largest tensor has.
+//! Doors: [`upload`], and [`arrays`] for the programs that read the weights. The part of a tensor that belongs to a
+//! rank is copied to the rank's device: unchanged, or converted if the model is loaded in another type, or quantized
+//! (`rounded_rows`). Tensors are copied one at a time, so that the host needs little more memory than the size of the
+//! largest tensor.
 
 use std::collections::HashMap;
 
@@ -16,14 +17,14 @@ use super::rounded_rows::{self, RoundedRows};
 use super::stablehlo::Type;
 use crate::error::XlaError;
 
-/// The number of floats that are rounded at a time, but at least one row.
+/// The maximum number of floats that are quantized at a time, unless a single row has more.
 const FLOATS_AT_ONCE: usize = 1 << 20;
 
 /// A checkpoint, and the shards that read it.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) checkpoint: &'a Checkpoint,
-    /// The shards of this host: they take turns if its memory is short.
+    /// The shards of this host, which load in turns if the host's memory is short.
     pub(super) membership: &'a Membership,
 }
 
@@ -52,7 +53,7 @@ pub(super) fn upload(
             let upload = |ty: &Type, bytes: &[u8]| {
                 let slice = HostSlice::new(element_type(ty.dtype), &ty.dims, bytes);
                 let buffer = slice.and_then(|slice| client.upload(slice, device));
-                let failed = |source| XlaError::Program { program: format!("upload {}", spec.name), source };
+                let failed = |source| XlaError::Program { program: format!("upload of weight {}", spec.name), source };
                 buffer.map_err(failed)
             };
             let uploaded = checkpoint.read(spec, *rank, |stored| match spec.rounding {
@@ -74,8 +75,8 @@ pub(super) fn upload(
     Ok(buffers)
 }
 
-/// Returns the name and the type of each array of a device's part of a weight: the numbers, then the scales and factors
-/// if the weight is rounded. No other weight has these names.
+/// Returns the name and the type of each array of a rank's part of a weight: the values, then the scales if the weight
+/// is quantized, then the factors if it is int4. No other weight has arrays with these names.
 pub(super) fn arrays(spec: &WeightSpec) -> Vec<(String, Type)> {
     let numbers = Type::new(spec.local_shape(), DType::Float(spec.dtype));
     let types =
@@ -84,7 +85,7 @@ pub(super) fn arrays(spec: &WeightSpec) -> Vec<(String, Type)> {
     names.into_iter().zip(types).collect()
 }
 
-/// Rounds a rank's part of a weight, some rows at a time, and returns the bytes of its arrays.
+/// Quantizes a rank's part of a weight, some rows at a time, and returns the bytes of its arrays.
 fn rounded_part(part: &TensorPart<'_>, spec: &WeightSpec) -> Vec<Vec<u8>> {
     let shape = spec.local_shape();
     let row_floats: usize = shape[1..].iter().product();

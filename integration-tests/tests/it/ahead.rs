@@ -140,7 +140,7 @@ fn what_is_not_possible_is_said() {
     let cases: [(&[&str], &str); 4] = [
         (&["fit", "--topology", "v5e:1x1"], "choose a slice with more chips"),
         (&["fit", "--topology", "v5e:8x8"], "num_attention_heads is 32"),
-        (&["fit", "--topology", "v7:1x1"], "generation \"v7\" is not known; known are v4, v5e, v5p, v6e, tpu7x"),
+        (&["fit", "--topology", "v7:1x1"], "generation \"v7\" is unknown; allowed are v4, v5e, v5p, v6e, tpu7x"),
         (&["fit", "--topology", "v5e:2x4", "--num-shard", "4"], "all 8 devices of v5e:2x4 share the model"),
     ];
     for (arguments, expected) in cases {

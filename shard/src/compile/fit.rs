@@ -1,6 +1,7 @@
-//! `fit`: reports if a model fits on a TPU slice, and if not, the flag to change.
+//! `fit`: reports whether a model fits on a TPU slice, and if it does not, which flag to change.
 //!
-//! Door: [`run`]. The largest program of each kind is compiled to get its scratch memory; no program is kept.
+//! Door: [`run`]. The largest program of each kind is compiled to find out how much scratch memory it needs; no program
+//! is stored.
 
 use std::fmt::Write as _;
 
@@ -14,9 +15,9 @@ const MIB: f64 = (1 << 20) as f64;
 /// The result of `fit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FitReport {
-    /// The report as a text.
+    /// The report as plain text.
     pub text: String,
-    /// True if everything fits.
+    /// True if weights, states and programs fit into the memory of a device.
     pub fits: bool,
 }
 
@@ -105,7 +106,7 @@ fn advice(sizes: &Sizes, max_total_tokens: usize) -> String {
         return format!("{excess}; pass --max-batch-total-tokens {tokens} or less");
     }
     if missing <= spare_cache + sizes.scratch / 2 {
-        return format!("{excess}; lower --max-batch-prefill-tokens, which the scratch grows with");
+        return format!("{excess}; lower --max-batch-prefill-tokens, because scratch memory grows with it");
     }
     format!("{excess}; choose a slice with more chips, or lower --max-total-tokens")
 }
@@ -136,7 +137,7 @@ mod tests {
         let two = advice(&Sizes { cache: 1 << 20, weights: 940 << 20, ..sizes }, 1024);
         assert_eq!(
             two,
-            "does not fit: 41.0 MiB too much; lower --max-batch-prefill-tokens, which the scratch grows with"
+            "does not fit: 41.0 MiB too much; lower --max-batch-prefill-tokens, because scratch memory grows with it"
         );
         let three = advice(&Sizes { weights: 2000 << 20, ..sizes }, 1024);
         assert!(three.ends_with("choose a slice with more chips, or lower --max-total-tokens"), "{three}");

@@ -2,7 +2,7 @@
 //!
 //! Doors: [`CompileArgs`], [`run`], and [`fit`] with its [`PlanArgs`]. No weights are read. A server on such a slice
 //! compiles nothing if it has the same limits and the program cache that `compile` has filled. `topology` parses the
-//! names of slices; `table` prints the compiler's figures.
+//! names of slices; `table` prints the compiler's statistics.
 
 mod fit;
 mod table;
@@ -98,10 +98,10 @@ pub enum CompileError {
     /// The name of the topology is invalid.
     #[error("{0}")]
     Topology(String),
-    /// The shards do not have exactly the devices of the slice.
+    /// The shards together do not have exactly as many devices as the slice.
     #[error(
         "--num-shard is {num_shard} with {devices_per_shard} device(s) each, but all {num_devices} devices of \
-         {topology} share the model: leave it out or pass {}",
+         {topology} share the model; leave the flag out or pass {}",
         num_devices / *devices_per_shard as usize
     )]
     NumShard {
@@ -153,7 +153,7 @@ pub(crate) struct Plan {
     pub(crate) types: String,
 }
 
-/// Compiles the programs and returns a table of them.
+/// Compiles the programs, and returns a table of the compiler's statistics for each of them.
 ///
 /// # Errors
 /// When the model, the slice or the limits are invalid, there is no plugin, or the compiler refuses a program.

@@ -1,4 +1,4 @@
-//! The compiler's figures for each program, as a table in a text.
+//! The model's sizes and the compiler's statistics for each program, formatted as a plain-text table.
 //!
 //! Door: [`print`].
 
@@ -11,7 +11,7 @@ const HEADINGS: [&str; 10] =
     ["PROGRAM", "SECONDS", "GFLOP", "ACCESSED", "READ", "/ MINIMUM", "TEMP", "IN PLACE", "CODE", "COLLECTIVES"];
 const MIB: f64 = (1 << 20) as f64;
 
-/// Returns the model's sizes on one device, then a line per program.
+/// Returns the text: the model's sizes on one device, then a table with a line for each program.
 pub(super) fn print(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures]) -> String {
     let Plan { ahead, graphs, layout, types } = plan;
     let cache_tokens = layout.num_blocks * BLOCK_SIZE;

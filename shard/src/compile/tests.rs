@@ -1,6 +1,7 @@
 //! Programs of ranks that must pad and copy, compiled for TPU slices. The tests need libtpu, but no TPU.
 //!
-//! The tests count collectives: two sums per layer, one for the embedding, and the gathered logits.
+//! The tests check the number of collectives. Decoders have at most two sums per layer, one sum for the embedding and
+//! one more collective; samplers have at most two.
 
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! Names of TPU slices, and the topology options of libtpu for each.
 //!
 //! Door: [`Slice`]. A slice is `generation:shape`, the shape in chips. A program compiled with these options is the
-//! same as one compiled on such a slice. The options are those that libtpu chooses on live hosts. Where other options
-//! are better, processes on live hosts get them too.
+//! same as one compiled on such a slice. The options are those that libtpu chooses on live hosts. Where we choose
+//! better options, processes on live hosts get these too.
 
 use pjrt::Value;
 
@@ -17,7 +17,7 @@ const GENERATIONS: [Generation; 5] = [
     Generation::new("tpu7x", "default", &[[2, 2, 1]]),
 ];
 
-/// The most chips of a host.
+/// The maximum number of chips of a host.
 const MAX_CHIPS_OF_A_HOST: usize = 8;
 
 /// One kind of TPU.
@@ -54,7 +54,7 @@ impl Slice {
             .split_once(':')
             .ok_or_else(|| format!("topology {name:?} is not generation:shape, such as v5e:2x4 or v5p:2x2x1"))?;
         let generation = GENERATIONS.into_iter().find(|known| known.name == generation).ok_or_else(|| {
-            format!("topology {name:?}: generation {generation:?} is not known; known are {}", known())
+            format!("topology {name:?}: generation {generation:?} is unknown; allowed are {}", known())
         })?;
         let dims: Option<Vec<usize>> =
             shape.split('x').map(|size| size.parse().ok().filter(|size| *size > 0)).collect();
@@ -74,7 +74,7 @@ impl Slice {
         format!("{}:{}", self.generation.name, dims.join("x"))
     }
 
-    /// Returns the other options of the topology.
+    /// Returns the options of the topology besides its name.
     pub(crate) fn options(&self) -> Vec<(&'static str, Value)> {
         let bounds = self.host_bounds().map(|size| size as i64).to_vec();
         vec![
@@ -84,8 +84,8 @@ impl Slice {
         ]
     }
 
-    /// Returns the shape of the slice's hosts. A slice of at most 8 chips is one host, the largest that is not larger
-    /// than the slice; hosts of larger slices have 4 chips (Google Cloud's TPU configurations).
+    /// Returns the shape of the slice's hosts. In a slice of at most 8 chips, it is the largest shape that is not
+    /// larger than the slice; hosts of larger slices have 4 chips (Google Cloud's TPU configurations).
     fn host_bounds(&self) -> [usize; 3] {
         if self.dims.iter().product::<usize>() > MAX_CHIPS_OF_A_HOST {
             return [2, 2, 1];
@@ -149,7 +149,7 @@ mod tests {
     fn other_names_are_refused() {
         let cases = [
             ("v5e", "topology \"v5e\" is not generation:shape, such as v5e:2x4 or v5p:2x2x1"),
-            ("v9:1x1", "topology \"v9:1x1\": generation \"v9\" is not known; known are v4, v5e, v5p, v6e, tpu7x"),
+            ("v9:1x1", "topology \"v9:1x1\": generation \"v9\" is unknown; allowed are v4, v5e, v5p, v6e, tpu7x"),
             ("v5e:2", "topology \"v5e:2\": the shape of a v5e has 2 numbers, such as 2x4"),
             ("v5p:2x0x1", "topology \"v5p:2x0x1\": the shape of a v5p has 3 numbers, such as 2x2x1"),
         ];

@@ -1,7 +1,7 @@
-//! The errors of the engine, and the kind under which the router gets each of them.
+//! The errors of the engine, and the kind that the router receives with each of them.
 //!
-//! Door: [`EngineError`]. Messages name the setting, its value and the allowed values. The router decides by the kind
-//! alone.
+//! Door: [`EngineError`]. Messages name the setting, its value and the allowed values. The router's decisions depend
+//! only on the kind.
 
 use backend::{BackendError, Fault};
 use collectives::CollectiveError;
@@ -50,7 +50,7 @@ pub(crate) enum EngineError {
     Backend(#[from] BackendError),
     #[error("steps are refused before warm-up")]
     NotWarm,
-    #[error("warm-up was done already")]
+    #[error("warm-up has already been done")]
     AlreadyWarm,
     #[error("`{name}` is 0, but must be at least 1")]
     ZeroLimit { name: &'static str },
@@ -75,7 +75,7 @@ pub(crate) enum EngineError {
     )]
     OutOfMemory { num_tokens: usize, needed_bytes: u64, available_bytes: u64, flag: &'static str },
     #[error(
-        "{num_slots} sequences of {max_total_tokens} tokens need 2^31 places or more in the token history; lower \
+        "{num_slots} sequences of {max_total_tokens} tokens need 2^31 or more entries of the token history; lower \
          --max-batch-size"
     )]
     HistoryTooLarge { num_slots: usize, max_total_tokens: usize },
@@ -85,8 +85,8 @@ pub(crate) enum EngineError {
     )]
     EosTokens { num_eos_tokens: usize },
     #[error(
-        "slot {slot} would skip its first {num_tokens} tokens, but this model must read them: it keeps more than KV \
-         blocks"
+        "slot {slot} would skip its first {num_tokens} tokens, but this model must read them: it has states besides \
+         the KV cache"
     )]
     SkippedPrefix { slot: u32, num_tokens: usize },
     #[error("the logits of slot {slot} contain NaN or infinity")]

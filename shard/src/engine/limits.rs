@@ -1,7 +1,7 @@
 //! The limits of a model's steps, from the client's wishes, the model's maximum and the available memory.
 //!
-//! Door: [`choose`], a pure function. `compile` calls it too, and gets the sizes that a server will have. If no limits
-//! are possible, the error names the flag to change.
+//! Door: [`choose`], a pure function. `compile` calls the function too, so that it gets the sizes that a server will
+//! have. If no limits are possible, the error names the flag to change.
 
 use backend::{BLOCK_SIZE, MemoryPlan, StateLayout};
 use model::graph::StateBytes;
@@ -21,7 +21,7 @@ pub(crate) struct LimitInputs {
     pub(crate) vocab_size: usize,
     /// The bytes of the states on one rank.
     pub(crate) state_bytes: StateBytes,
-    /// The most tokens that a token attends to, itself included, if every layer has a window.
+    /// The maximum number of tokens that a token attends to, itself included; `None` if a layer has no window.
     pub(crate) window: Option<usize>,
     pub(crate) memory: MemoryPlan,
 }
@@ -67,8 +67,8 @@ pub(crate) fn choose(warmup: &Warmup, facts: &LimitInputs) -> Result<Limits, Eng
     Ok(Limits { layout, vocab_size: facts.vocab_size, window: facts.window })
 }
 
-/// Returns the tokens that the KV cache must hold for the longest row: all its tokens, or those of a window and a
-/// block.
+/// Returns the minimum number of tokens that the KV cache must hold, so that the longest row can run: all tokens of the
+/// row, or at most the tokens of a window and a block.
 fn least_cache_tokens(max_total_tokens: usize, window: Option<usize>) -> usize {
     window.map_or(max_total_tokens, |window| max_total_tokens.min(window.saturating_add(BLOCK_SIZE)))
 }

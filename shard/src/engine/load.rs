@@ -36,12 +36,12 @@ struct ModelProperties {
     dtype: FloatType,
     num_parameters: u64,
     can_skip_prefix: bool,
-    /// The most tokens that a token attends to, itself included, if every layer has a window.
+    /// The maximum number of tokens that a token attends to, itself included; `None` if a layer has no window.
     window: Option<usize>,
     work: Work,
 }
 
-/// The parts of a model that its files describe.
+/// The checkpoint, number type and graphs of a model, as its files and the arguments describe them.
 pub(super) struct Description {
     pub(super) checkpoint: Checkpoint,
     /// The type of the weights before quantization.
@@ -207,14 +207,14 @@ fn load_with_plugin(
     Ok(XlaBackend::load(platform, options, graphs, checkpoint, &mut progress)?)
 }
 
-/// Joins the other shards of the host.
+/// Joins the group of the shards on this host.
 fn membership(args: &ShardArgs) -> Result<Membership, EngineError> {
     let shards = LocalRanks::of_shard(args.shard, args.num_shards, 1);
     Ok(Membership::join(shards, args.collective_path.as_deref())?)
 }
 
-/// Returns the number of threads of all ranks: as requested, else one per core, at most as many as this process may
-/// use.
+/// Returns the number of threads that all ranks have together: as requested, else one per core, at most as many as this
+/// process may use.
 ///
 /// # Errors
 /// When more threads are requested than this process may use.
@@ -236,7 +236,8 @@ pub(super) fn kv_type(asked: KvCacheDtype, weights: FloatType) -> KvType {
     }
 }
 
-/// Builds the graphs of a step: the decoder, and the logits from the hidden states of rows.
+/// Builds the graphs of a step: the decoder, and the output head, which computes the logits from the hidden states of
+/// rows.
 pub(crate) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
     let hidden_shape = model.decoder.node(model.decoder.outputs()[0]).shape.clone(); // [tokens, hidden]
     let hidden_shape = Shape::new([Dim::Rows, hidden_shape.dims()[1]]); // [rows, hidden]

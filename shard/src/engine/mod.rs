@@ -1,7 +1,7 @@
 //! One model on the devices of this process: executes steps and releases, and keeps track of the rows in the slots.
 //!
 //! Doors: [`load`](fn@load), [`Engine::warmup`], then [`Engine::step`], [`Engine::release`]. A command is checked as a
-//! whole before anything changes; then it becomes one batch for the backend, and `wants` makes the reply from the
+//! whole before anything changes. A step then becomes one batch for the backend, and `wants` makes the reply from the
 //! results.
 //!
 //! **Invariant**: there is no policy here. The engine never chooses which row runs, never ends a sequence, never waits.
@@ -44,27 +44,27 @@ pub(crate) struct Engine {
     idle_since: Option<Instant>,
 }
 
-/// Multiply-adds of a rank's linear layers.
+/// The numbers of multiply-adds in a rank's linear layers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
     /// For each token.
     pub(crate) per_token: u64,
-    /// For the logits of each row that samples, in addition.
+    /// In addition, for the logits of each row that samples.
     pub(crate) per_logits: u64,
 }
 
 impl Engine {
-    /// Returns the facts of the model.
+    /// Returns the properties of the model that the router needs.
     pub(crate) fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// Returns the multiply-adds of the model.
+    /// Returns the numbers of multiply-adds of the model on one rank.
     pub(crate) fn work(&self) -> Work {
         self.work
     }
 
-    /// Returns the hash of the settings on which all ranks of the model must agree.
+    /// Returns the hash of the settings on which all shards of the model must agree.
     pub(crate) fn config_hash(&self) -> u64 {
         self.config_hash
     }
@@ -83,7 +83,7 @@ impl Engine {
         self.rows.is_some()
     }
 
-    /// Reads the tokens of all rows and returns the results that they request.
+    /// Executes a step: reads the tokens of all its rows, and returns the results that the rows request.
     ///
     /// # Errors
     /// When the step is invalid or precedes the warm-up, without any change; and when the device fails.
@@ -100,7 +100,7 @@ impl Engine {
         self.execute(asked)
     }
 
-    /// Ends rows.
+    /// Ends the rows in the slots of `release`.
     ///
     /// # Errors
     /// When a slot is not open, or the command precedes the warm-up, without any change.
@@ -111,8 +111,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks the demands of new rows on the model: `min_new_tokens` needs room for every token that ends a sequence,
-    /// and a model with a state per slot must read every token.
+    /// Checks that the model supports what new rows require. `min_new_tokens` holds back every token that ends a
+    /// sequence, and there is room for [`MAX_HELD_BACK_TOKENS`] of them. A cached prefix is skipped, but a model with a
+    /// state per slot must read every token.
     fn check_openings(&self, step: &Step) -> Result<(), EngineError> {
         let num_eos_tokens = self.eos_token_ids.len();
         for (row, opening) in step.rows.iter().filter_map(|row| Some((row, row.opening.as_ref()?))) {
@@ -128,7 +129,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a new row into its slot.
+    /// Puts a new row into its slot. If its sampler reads earlier tokens, its cached tokens are added to the batch.
     fn open(&mut self, row: &Row, opening: &Opening, asked: &mut Asked) -> Result<(), EngineError> {
         let params = Arc::new(opening.sampling.clone().unwrap_or_default());
         if sampling::looks_back(&params) {

@@ -1,9 +1,9 @@
 //! The results that rows request from a step, and the reply with them.
 //!
 //! Doors: [`Asked::push`] adds the requests of a row to the batch; [`Asked::reply`] makes the reply from the output of
-//! the backend. A row whose numbers are not finite, or whose mask allows no token, fails alone: the step has no error,
-//! and the results of other rows are valid. The log-probability of such a row's sampled token, or of one of its prompt
-//! tokens, is NaN.
+//! the backend. A row whose logits are not finite, or whose mask allows no token, fails alone: the step has no error,
+//! and the results of other rows are valid. The backend returns NaN as the log-probability of the failed row's sampled
+//! token, or of one of its prompt tokens.
 
 use std::sync::Arc;
 
@@ -30,6 +30,7 @@ struct AskedRow {
     logprobs: Option<AskedLogprobs>,
 }
 
+/// The request for the log-probabilities of given tokens (targets).
 struct AskedLogprobs {
     num_targets: usize,
     /// The number of best tokens to report with each target.

@@ -1,7 +1,7 @@
 //! Warm-up: chooses the limits, allocates the KV cache, and runs a few rows that sample differently.
 //!
-//! Door: [`Engine::warmup`]. All slots are free afterwards. `limits` chooses the limits; if none are possible, the
-//! error names the flag to change.
+//! Door: [`Engine::warmup`]. All slots are free afterwards. The module `limits` chooses the limits; if no limits are
+//! possible, the error names the flag to change.
 
 use backend::{BLOCK_SIZE, StateLayout};
 use proto::{Logprobs, Opening, Release, Row, Sample, SamplingParams, Step, StepReply, StepSizes, Warmup, WarmupReply};
@@ -15,10 +15,11 @@ const PHASE: &str = "warm up";
 const PROMPT_LEN: usize = BLOCK_SIZE + 1;
 
 impl Engine {
-    /// Makes the engine ready for steps. `progress` is called for each row that is run.
+    /// Makes the engine ready for steps. `progress` is called while the backend allocates, and for each warm-up row.
     ///
     /// # Errors
-    /// When the limits cannot be met, the engine is warm already, or a step or the row in it fails.
+    /// When the limits cannot be met, the engine is warm already, the backend cannot allocate, or a warm-up step or its
+    /// row fails.
     pub(crate) fn warmup(&mut self, warmup: &Warmup, progress: &mut Progress<'_>) -> Result<WarmupReply, EngineError> {
         if self.is_warm() {
             return Err(EngineError::AlreadyWarm);
@@ -121,6 +122,7 @@ struct WarmupRow {
 /// The measurements of warm-up steps.
 #[derive(Debug, Clone, Copy, Default)]
 struct Measurement {
+    /// The longest time of a step, per token that it reads.
     slowest_token_ns: u64,
     fingerprint: u64,
 }

@@ -37,7 +37,7 @@ pub(crate) enum RowError {
     Generated { slot: u32, num_tokens: usize, num_generated: u32 },
     #[error("slot {slot} wants the logprobs of given tokens, but no tokens are given")]
     NothingGiven { slot: u32 },
-    #[error("slot {slot} gets token {token_id}, but the vocabulary has {vocab_size}")]
+    #[error("slot {slot} gets token {token_id}, but the vocabulary has {vocab_size} tokens")]
     Token { slot: u32, token_id: u32, vocab_size: usize },
     #[error("slot {slot} would hold {num_tokens} tokens, but the limit is {max_total_tokens}")]
     TooLong { slot: u32, num_tokens: usize, max_total_tokens: usize },
@@ -55,17 +55,18 @@ pub(crate) enum RowError {
     Sampling { slot: u32, source: SamplingError },
 }
 
-/// The bounds of commands.
+/// The limits that the checks of commands use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) layout: StateLayout,
     pub(crate) vocab_size: usize,
-    /// The most tokens that a token attends to, itself included, if every layer has a window.
+    /// The maximum number of tokens that a token attends to, itself included; `None` if a layer has no window.
     pub(crate) window: Option<usize>,
 }
 
 impl Limits {
-    /// Returns the number of a row's first blocks that no token from `position` on reads. Another row may own them.
+    /// Returns the number of a row's first blocks that no token from `position` on reads: the dead blocks. Another row
+    /// may own them.
     fn num_dead_blocks(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window) / BLOCK_SIZE)
     }
@@ -86,12 +87,12 @@ pub(crate) struct Row {
     /// The blocks that hold the tokens, in order of position. The row no longer owns blocks before its window.
     pub(crate) block_table: Vec<u32>,
     pub(crate) sampler: RowSampler,
-    /// The number of tokens that the row generated before it was preempted. They are the last ones before the first
-    /// token that it samples in this slot.
+    /// The number of tokens that the row generated before it was preempted. These tokens are the last ones before the
+    /// first token that the row samples in this slot.
     num_generated: u32,
     /// The number of tokens of the prompt. `None` until the row samples.
     pub(crate) prompt_len: Option<usize>,
-    /// True if the token after those in the KV cache has been sampled.
+    /// True if the row has sampled the token that follows those in the KV cache.
     has_sampled: bool,
 }
 
@@ -110,7 +111,7 @@ impl RowTable {
         Self { limits, slots: vec![None; limits.layout.num_slots] }
     }
 
-    /// Returns the bounds of commands.
+    /// Returns the limits that the checks of commands use.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
@@ -260,8 +261,8 @@ impl RowTable {
             if block as usize >= num_blocks {
                 return Err(RowError::BlockRange { slot, block, num_blocks });
             }
-            // A new block may equal a dead one, which is in the table, or among the new blocks of a row that opens
-            // after a prefix.
+            // A new block may equal a dead block. Dead blocks are the first ones of the table, or the first new blocks
+            // of a row that opens after a long cached prefix.
             let mut own = block_table.iter().chain(&new_blocks[..index]).skip(num_dead);
             if own.any(|own| *own == block) {
                 return Err(RowError::BlockTwice { slot, block });

@@ -1,4 +1,4 @@
-//! Commands with each kind of error.
+//! Tests of the checks of commands.
 //!
 //! A test with random commands shows that accepted commands keep the table consistent.
 
@@ -22,7 +22,8 @@ fn sampler() -> RowSampler {
     RowSampler { params: Arc::new(params), graph, eos_token_ids: Arc::default() }
 }
 
-/// Slot 0 has sampled a token after a prompt of 16 in block 3; slot 1 has read 5 tokens of its prompt into block 4.
+/// Returns a table in which slot 0 has sampled a token after a prompt of 16 tokens in block 3, and slot 1 has read 5
+/// tokens of its prompt into block 4.
 fn table() -> RowTable {
     let mut rows = RowTable::new(LIMITS);
     carry_out(&mut rows, &last(first(chunk(0, 0, 16, &[3]))));
@@ -99,7 +100,7 @@ fn rows_behind_cached_tokens() {
     let elsewhere = StepRow { position: 15, ..behind(16, chunk(2, 0, 3, &[3, 5])) };
     check(elsewhere, "slot 2 has 16 tokens in the cache, but the command says 15");
     let unknown = opened(behind(1, chunk(2, 0, 1, &[3])), |opening| opening.cached_token_ids = vec![100]);
-    check(unknown, "slot 2 gets token 100, but the vocabulary has 100");
+    check(unknown, "slot 2 gets token 100, but the vocabulary has 100 tokens");
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn logprobs_are_of_tokens_that_are_given() {
     check(wanting(None, first(chunk(2, 0, 3, &[3]))), "ok");
     check(wanting(Some(7), first(chunk(2, 0, 3, &[3]))), "ok");
     check(wanting(Some(7), chunk(1, 5, 3, &[])), "ok");
-    check(wanting(Some(100), first(chunk(2, 0, 3, &[3]))), "slot 2 gets token 100, but the vocabulary has 100");
+    check(wanting(Some(100), first(chunk(2, 0, 3, &[3]))), "slot 2 gets token 100, but the vocabulary has 100 tokens");
     check(wanting(None, decode(0, 16, &[0])), "slot 0 wants the logprobs of given tokens, but no tokens are given");
 }
 
@@ -140,7 +141,7 @@ fn masks_that_fit_no_vocabulary() {
         masked(&[255; 14], decode(0, 16, &[0])),
         "slot 0 gets a mask of 14 bytes, but the vocabulary of 100 needs 13",
     );
-    // A mask without tokens is no error of the step: the row fails alone.
+    // A mask that allows no token is no error of the step, because the row fails alone.
     check(masked(&[0; 13], decode(0, 16, &[0])), "ok");
     check(masked(&mask, first(chunk(2, 0, 16, &[0]))), "ok");
 }
@@ -154,7 +155,7 @@ fn rows_with_the_wrong_tokens() {
         "slot 2 has 0 tokens in the cache, but the command says 3",
     );
     let unknown = StepRow { token_ids: vec![99, 100], ..chunk(1, 5, 2, &[]) };
-    check(unknown, "slot 1 gets token 100, but the vocabulary has 100");
+    check(unknown, "slot 1 gets token 100, but the vocabulary has 100 tokens");
     check(first(chunk(2, 0, 31, &[0, 1])), "the step has 31 prompt tokens, but the limit is 30");
 }
 

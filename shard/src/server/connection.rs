@@ -14,11 +14,11 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(30);
 /// The reason why a client can no longer be read from or written to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
-    #[error("it closed the connection")]
+    #[error("the connection was closed")]
     Closed,
-    #[error("no first command within {0:?}")]
+    #[error("no first command arrived within {0:?}")]
     Deadline(Duration),
-    #[error("its socket failed: {0}")]
+    #[error("the socket failed: {0}")]
     Io(#[from] io::Error),
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -28,7 +28,7 @@ pub(crate) enum ConnectionError {
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
-    /// Reused for all frames.
+    /// The bytes of the current frame; the buffer is reused for all frames.
     buffer: Vec<u8>,
 }
 
@@ -38,13 +38,13 @@ impl Connection {
         Self { stream, buffer: Vec::new() }
     }
 
-    /// Reads the next command without a deadline: a shard has nothing else to do.
+    /// Reads the next command without a deadline, because a shard has nothing else to do.
     pub(super) fn read(&mut self) -> Result<Command, ConnectionError> {
         self.stream.set_read_timeout(None)?;
         self.read_frame(None)
     }
 
-    /// Reads the next command, all of it within `deadline`.
+    /// Reads the next command, which must arrive completely within `deadline`.
     pub(super) fn read_before(&mut self, deadline: Duration) -> Result<Command, ConnectionError> {
         let result = self.read_frame(Some(Instant::now() + deadline));
         match result {
@@ -82,7 +82,7 @@ impl Connection {
         while !bytes.is_empty() {
             if let Some(until) = until {
                 let left = until.saturating_duration_since(Instant::now());
-                // A timeout of zero would mean no timeout.
+                // A timeout of zero would be an error.
                 self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
             }
             match self.stream.read(bytes) {

@@ -1,8 +1,8 @@
 //! The commands of a client, and the replies to them.
 //!
 //! Doors: [`refusal`] for the first command, [`converse`] for all later ones. Commands are executed one at a time, in
-//! the order in which they arrive and are numbered. An error is a reply like any other, unless it leaves rows in an
-//! unknown state.
+//! the order in which they arrive, and their numbers must be consecutive. After an error reply the conversation goes
+//! on, unless the error leaves rows in an unknown state.
 
 use std::sync::mpsc;
 
@@ -17,7 +17,7 @@ use super::events::{SIGN_OF_LIFE_INTERVAL, Throttle};
 use super::{Identity, Interruption, ServerError};
 use crate::engine::{Engine, EngineError};
 
-/// The number of progress reports that may wait to be sent; if the queue is full, a report is dropped.
+/// The maximum number of progress reports that wait to be sent. If the queue is full, a report is dropped.
 const REPORTS: usize = 16;
 
 /// The reason why a command is refused.
@@ -26,7 +26,8 @@ enum CommandError {
     Engine(EngineError),
 }
 
-/// Executes commands and replies until `Leave`. The first command had the number `last_number`.
+/// Executes commands and replies to them until `Leave`. `last_number` is the number of the first command, which was
+/// Hello.
 pub(super) fn converse(
     connection: &mut Connection,
     engine: &mut Engine,
@@ -46,8 +47,8 @@ pub(super) fn converse(
                 connection.reply(sequence_number, reply::Kind::Done(Done {}))?;
                 return Ok(());
             }
-            Some(command::Kind::Hello(_)) => Err(CommandError::Protocol("hello was sent already".to_owned())),
-            None => Err(CommandError::Protocol("command of an unknown kind".to_owned())),
+            Some(command::Kind::Hello(_)) => Err(CommandError::Protocol("hello has already been sent".to_owned())),
+            None => Err(CommandError::Protocol("the kind of the command is unknown".to_owned())),
             Some(command::Kind::Info(_)) => Ok(reply::Kind::Info(engine.info().clone())),
             Some(command::Kind::Fit(fit)) => {
                 engine.fit(&fit.wishes.unwrap_or_default()).map(reply::Kind::Fit).map_err(CommandError::Engine)
@@ -68,8 +69,8 @@ pub(super) fn converse(
     }
 }
 
-/// Makes the reply to a step. Shard 0 replies with tokens, the others with the step's fingerprint, which confirms
-/// them.
+/// Makes the reply to a step. Shard 0 replies with the tokens. The other shards reply with the step's fingerprint,
+/// which shows that they have computed the same step.
 fn step_reply(
     result: Result<StepReply, EngineError>,
     Identity { shard, .. }: Identity,
@@ -107,7 +108,8 @@ fn warm_up(
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            // If the client is gone, sending the reply will fail and report it.
+            // An error is ignored here: if the client is gone, sending the final reply fails too, and that error is
+            // reported.
             let _ = connection.reply(sequence_number, reply::Kind::Progress(progress.clone()));
         }
         work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -121,7 +123,7 @@ fn refuse(connection: &mut Connection, sequence_number: u64, error: CommandError
         CommandError::Engine(error) => ShardError::from(error),
     };
     // The sender of the command decides how to report the error.
-    tracing::debug!(error = %shard_error, sequence_number, "command failed");
+    tracing::debug!(error = %shard_error, sequence_number, "a command failed");
     connection.reply(sequence_number, reply::Kind::Error(shard_error))?;
     match error {
         CommandError::Engine(error) if error.leaves_rows_unknown() => {
@@ -131,7 +133,7 @@ fn refuse(connection: &mut Connection, sequence_number: u64, error: CommandError
     }
 }
 
-/// Returns the error of the first command, if any.
+/// Returns the error for the client if its first command is not a Hello with this shard's protocol version.
 pub(super) fn refusal(command: &Command) -> Option<ShardError> {
     match &command.kind {
         Some(command::Kind::Hello(Hello { protocol_version })) if *protocol_version == PROTOCOL_VERSION => None,

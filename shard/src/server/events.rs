@@ -13,11 +13,11 @@ use super::ServerError;
 use crate::args::ShardArgs;
 use crate::engine::{self, Engine, EngineError};
 
-/// The least time between two reports of progress.
+/// The minimum time between two reports of progress.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest time between two signs of life of a busy shard.
+/// The maximum time between two replies to the client during warm-up, even if there is no progress.
 pub(super) const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(1);
-/// The size of the queue: room for the loader's events and a few clients.
+/// The size of the queue, which has room for the loader's events and a few clients.
 const EVENTS: usize = 16;
 
 /// An event for the main thread.
@@ -38,7 +38,8 @@ pub(super) fn channel() -> (SyncSender<Event>, Receiver<Event>) {
     mpsc::sync_channel(EVENTS)
 }
 
-/// Starts the thread that accepts clients. It ends with the process.
+/// Starts the thread that accepts clients. The thread ends with the process, or after the receiver of `events` is
+/// dropped.
 pub(super) fn spawn_acceptor(listener: Listener, events: SyncSender<Event>) -> Result<(), ServerError> {
     let accept = move || {
         loop {
@@ -48,14 +49,14 @@ pub(super) fn spawn_acceptor(listener: Listener, events: SyncSender<Event>) -> R
                         return;
                     }
                 }
-                Err(error) => tracing::warn!(%error, "connection not accepted"),
+                Err(error) => tracing::warn!(%error, "a connection cannot be accepted"),
             }
         }
     };
     std::thread::Builder::new().name("accept".to_owned()).spawn(accept).map(drop).map_err(ServerError::Thread)
 }
 
-/// Starts the thread that loads the model.
+/// Starts the thread that loads the model. It sends reports of progress, the result, and [`Event::LoaderEnded`].
 pub(super) fn spawn_loader(args: ShardArgs, events: SyncSender<Event>) -> Result<(), ServerError> {
     let load = move || {
         let ended = EndSender { events };
@@ -73,7 +74,7 @@ pub(super) fn spawn_loader(args: ShardArgs, events: SyncSender<Event>) -> Result
     std::thread::Builder::new().name("load".to_owned()).spawn(load).map(drop).map_err(ServerError::Thread)
 }
 
-/// Tells the main thread that the loader has ended, even if it panicked.
+/// Sends [`Event::LoaderEnded`] when it is dropped, which happens even if the loader panics.
 struct EndSender {
     events: SyncSender<Event>,
 }
@@ -91,7 +92,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// True if a report is due. The last report always is.
+    /// True if a report is due; the last report always is. If so, the time until the next report starts again.
     pub(super) fn is_due(&mut self, is_last: bool) -> bool {
         let is_due = self.last.is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL);
         if is_due || is_last {

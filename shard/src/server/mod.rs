@@ -40,9 +40,9 @@ pub(crate) enum ServerError {
     Load(Box<EngineError>),
     #[error("the thread that loads the model panicked")]
     LoaderPanicked,
-    #[error("router is gone: {0}")]
+    #[error("the router is gone: {0}")]
     RouterGone(ConnectionError),
-    #[error("device failed: {0}")]
+    #[error("the device failed: {0}")]
     Device(Box<EngineError>),
 }
 
@@ -72,7 +72,7 @@ enum Interruption {
     Shard(ServerError),
 }
 
-/// The shard of this shard, and the number of shards.
+/// The number of this shard, and the number of all shards of the model.
 #[derive(Clone, Copy)]
 struct Identity {
     shard: u32,
@@ -111,7 +111,7 @@ struct Server {
 impl Server {
     fn serve(&mut self) -> Result<(), ServerError> {
         loop {
-            // A client may connect at any time, and a loader that fails also sends an event.
+            // No deadline is needed: a client may connect at any time, and a loader that fails sends an event too.
             let event = self.events.recv().map_err(|_| ServerError::LoaderPanicked)?;
             let Some(stream) = self.note(event)? else { continue };
             match self.talk(&mut Connection::new(stream)) {
@@ -121,7 +121,7 @@ impl Server {
                 Err(Interruption::Client(error)) if self.engine.as_ref().is_some_and(Engine::is_warm) => {
                     return Err(ServerError::RouterGone(error));
                 }
-                Err(Interruption::Client(error)) => tracing::debug!(%error, "client went away before warm-up"),
+                Err(Interruption::Client(error)) => tracing::debug!(%error, "the client went away before warm-up"),
             }
         }
     }
@@ -173,7 +173,7 @@ impl Server {
         Ok(Ended::Left)
     }
 
-    /// Returns the engine once the model is loaded. Until then it sends reports of progress to the client.
+    /// Returns the engine once the model is loaded. Until then, reports of progress are sent to the client.
     fn loaded_engine(
         &mut self,
         connection: &mut Connection,
@@ -184,7 +184,7 @@ impl Server {
             let Ok(event) = self.events.recv_timeout(events::PROGRESS_INTERVAL) else { continue };
             match self.note(event) {
                 Ok(None) => {}
-                Ok(Some(_second_client)) => tracing::debug!("second client refused: one at a time"),
+                Ok(Some(_second_client)) => tracing::debug!("a second client is refused while another is connected"),
                 Err(error) => {
                     if let ServerError::Load(error) = &error {
                         // The error ends this process in any case; telling the client is a courtesy.

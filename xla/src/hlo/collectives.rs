@@ -6,11 +6,12 @@ use super::HloModule;
 use super::graph::{Computation, Instruction};
 use super::loops::{Flow, flow};
 
-/// The name of fusions on TPUs that are reduce-scatters: an all-reduce that keeps only a part.
+/// The start of the names of TPU fusions that act as a reduce-scatter: an all-reduce of which each device keeps only
+/// its own part.
 const ALL_REDUCE_SCATTER: &str = "all-reduce-scatter";
 
-/// Collectives of one execution by kind. A pair of start and done counts once, and so does a collective over several
-/// arrays.
+/// The number of collectives of each kind in one execution. A start and its matching done count as one collective; so
+/// does a collective over several arrays.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Collectives {
     pub(crate) all_reduce: u64,
@@ -48,7 +49,8 @@ impl Collectives {
     }
 }
 
-/// Counts the collectives of one execution of a computation.
+/// Counts the collectives of one execution of a computation. A loop whose trip count is unknown runs its body once, and
+/// of several branches the one with the most collectives counts.
 pub(super) fn of_computation(module: &HloModule, index: usize) -> Collectives {
     let counts = module.computations[index].instructions.iter().map(|instruction| of_instruction(module, instruction));
     counts.fold(Collectives::default(), Collectives::plus)
@@ -78,7 +80,7 @@ fn of_executed(module: &HloModule, instruction: &Instruction) -> Collectives {
         ("reduce-scatter", _) => Collectives { reduce_scatter: 1, ..none },
         ("collective-permute" | "collective-permute-start", _) => Collectives { collective_permute: 1, ..none },
         ("all-to-all" | "ragged-all-to-all", _) => Collectives { all_to_all: 1, ..none },
-        // The matching update and done name the same computation.
+        // The matching async-update and async-done call the same computation, so only the start counts.
         ("async-start", &[called]) => of_computation(module, called),
         ("fusion", &[called]) => of_fusion(module, called),
         _ => none,

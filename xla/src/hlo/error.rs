@@ -5,7 +5,7 @@ use prost::DecodeError;
 /// An error of reading a module.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HloError {
-    #[error("optimised program is in format {format:?}; hlo and hlo_with_config can be read")]
+    #[error("optimised program is in format {format:?}; only hlo and hlo_with_config can be read")]
     Format { format: String },
     #[error("optimised program is not a serialized HLO module")]
     Decode { source: DecodeError },

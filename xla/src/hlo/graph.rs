@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::shape::{self, Array};
 use super::{HloError, proto};
 
-/// Straight-line code.
+/// A list of instructions that are executed in order, and the instruction whose result is the computation's.
 #[derive(Debug)]
 pub(super) struct Computation {
     pub(super) name: String,
@@ -19,26 +19,26 @@ pub(super) struct Computation {
 #[derive(Debug)]
 pub(super) struct Instruction {
     pub(super) name: String,
-    /// As XLA spells it: the set of opcodes is open.
+    /// The opcode as XLA spells it; it is text because the set of opcodes is open.
     pub(super) opcode: String,
     /// The arrays of the result, flattened.
     pub(super) result: Vec<Array>,
     pub(super) is_tuple: bool,
     pub(super) operands: Vec<usize>,
-    /// Each user once.
+    /// The instructions that use the result, each listed once.
     pub(super) users: Vec<usize>,
-    /// Indices in the module's computations.
+    /// The computations that the instruction calls, as indices in the module's computations.
     pub(super) called: Vec<usize>,
     pub(super) parameter: Option<usize>,
     /// The value of a scalar constant of an integer type.
     pub(super) constant: Option<i64>,
-    /// The comparison of a compare, such as `LT`.
+    /// The direction of a comparison, such as `LT`; empty for other instructions.
     pub(super) direction: String,
     /// The number of iterations of a loop, if the compiler reports it.
     pub(super) known_trip_count: Option<u64>,
-    /// True for a copy that the previous run may have made already.
+    /// True for a copy that the previous run of the program may already have made.
     pub(super) is_prefetch: bool,
-    /// The target of a custom call.
+    /// The target of a custom call; empty for other instructions.
     pub(super) target: String,
 }
 
@@ -50,7 +50,7 @@ impl Computation {
 }
 
 impl Instruction {
-    /// Returns the array of the result, unless it is a tuple.
+    /// Returns the array of the result, or `None` if the result is a tuple.
     pub(super) fn array(&self) -> Option<Array> {
         if self.is_tuple { None } else { self.result.first().copied() }
     }
@@ -126,7 +126,7 @@ fn scalar(literal: &proto::Literal) -> Option<i64> {
     }
 }
 
-/// Reads `{"known_trip_count":{"n":"12"}}` from among other keys.
+/// Returns the trip count in a configuration such as `{"known_trip_count":{"n":"12"}}`, which may have other keys.
 fn known_trip_count(backend_config: &[u8]) -> Option<u64> {
     let config: serde_json::Value = serde_json::from_slice(backend_config).ok()?;
     let count = &config["known_trip_count"]["n"];

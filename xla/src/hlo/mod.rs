@@ -22,7 +22,7 @@ use graph::Computation;
 /// A module as `PJRT_Executable_OptimizedProgram` returns it.
 #[derive(Debug)]
 pub(crate) struct HloModule {
-    /// Callees before their callers.
+    /// Callees come before their callers.
     computations: Vec<Computation>,
     entry: usize,
 }
@@ -31,7 +31,7 @@ impl HloModule {
     /// Reads the result of [`pjrt::Executable::optimized_program`](pjrt::Executable::optimized_program).
     ///
     /// # Errors
-    /// When the format is unknown, the bytes are not such a message, or the module names a missing item.
+    /// When the format is unknown, the bytes are not a message of this format, or the module names a missing item.
     pub(crate) fn parse(format: &str, bytes: &[u8]) -> Result<Self, HloError> {
         let decode = |source| HloError::Decode { source };
         let module = match format {
@@ -54,14 +54,15 @@ impl HloModule {
     /// `dynamic_trip_count` times.
     ///
     /// The sum covers the operands in HBM of every executed instruction, with the padding of their layouts. If an
-    /// instruction takes parts of an operand (slice, gather) or replaces parts (scatter), only those parts count.
-    /// Prefetches into the chip's memory count, reads of their result do not. The data that the first instructions
-    /// prefetch is fetched again at the end for the next run; it counts once.
+    /// instruction reads parts of an operand (slice, gather) or replaces parts (scatter), only those parts count.
+    /// Prefetches into the chip's memory count; reads of their results do not. The data that the first instructions
+    /// prefetch is fetched again at the end, for the next run; only one of the two prefetches counts.
     pub(crate) fn reads(&self, dynamic_trip_count: u64) -> u64 {
         reads::Reads { module: self, dynamic_trip_count }.of_computation(self.entry)
     }
 
-    /// Counts the collectives of one execution. Bodies of loops whose trip count is known only at run time count once.
+    /// Counts the collectives of one execution. The body of a loop whose trip count is known only at run time counts
+    /// once.
     pub(crate) fn collectives(&self) -> Collectives {
         collectives::of_computation(self, self.entry)
     }

@@ -96,7 +96,7 @@ pub(super) struct Tile {
     pub(super) dimensions: Vec<i64>,
 }
 
-/// `LiteralProto`: the types of loop counters.
+/// `LiteralProto`: only the types that loop counters can have.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Literal {
     #[prost(int32, repeated, tag = "4")]

@@ -1,13 +1,13 @@
 //! The bytes that a module reads from HBM.
 //!
-//! Door: [`Reads::of_computation`]. To add an instruction that takes only parts of an operand: one row in
-//! [`Reads::taken`].
+//! Door: [`Reads::of_computation`]. To add an instruction that reads only a part of an operand, add an arm to the match
+//! in [`Reads::taken`].
 
 use super::HloModule;
 use super::graph::{Computation, Instruction};
 use super::loops::{Flow, flow};
 
-/// Instructions that move no data: they name values, or generate numbers.
+/// Instructions that read no memory: they rename values, or generate them.
 const FREE: [&str; 11] = [
     "add-dependency",
     "after-all",
@@ -21,9 +21,9 @@ const FREE: [&str; 11] = [
     "replica-id",
     "tuple",
 ];
-/// Instructions inside a fusion that take only the parts of a value that their users take.
+/// Instructions that, inside a fusion, read only those parts of their operand that their own users read.
 const THROUGH: [&str; 6] = ["bitcast", "bitcast-convert", "convert", "copy", "reshape", "transpose"];
-/// A custom call that joins pieces which are already in the chip's memory.
+/// Part of the target of a custom call that joins arrays which are already in the chip's memory.
 const GLUE: &str = "ConcatBitcast";
 /// Part of the name of gathers on a `SparseCore`.
 const SPARSE_GATHER: &str = "gather_offload";
@@ -32,12 +32,12 @@ const SPARSE_GATHER: &str = "gather_offload";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reads<'a> {
     pub(super) module: &'a HloModule,
-    /// The trip count of loops for which the module has none.
+    /// The trip count that is assumed for loops for which the module has none.
     pub(super) dynamic_trip_count: u64,
 }
 
 impl Reads<'_> {
-    /// Returns the bytes that one execution of a computation reads.
+    /// Returns the bytes that one execution of a computation reads from HBM.
     pub(super) fn of_computation(&self, index: usize) -> u64 {
         let computation = &self.module.computations[index];
         let reads = computation.instructions.iter().map(|instruction| self.of_instruction(computation, instruction));
@@ -61,7 +61,7 @@ impl Reads<'_> {
         }
     }
 
-    /// Returns the bytes read of the operand at index `at`.
+    /// Returns the bytes that an instruction reads from HBM of its operand at index `at`.
     fn of_operand(&self, computation: &Computation, instruction: &Instruction, at: usize) -> u64 {
         let operand = computation.instructions[instruction.operands[at]].array();
         let Some(operand) = operand.filter(|operand| operand.in_main_memory) else { return 0 };
@@ -69,14 +69,14 @@ impl Reads<'_> {
         taken.map_or(operand.bytes, |taken| taken.min(operand.bytes))
     }
 
-    /// Returns the bytes that an instruction takes of its operand at index `at`, which has `whole` bytes; `None` means
+    /// Returns the bytes that an instruction reads of its operand at index `at`, which has `whole` bytes; `None` means
     /// all of them.
     fn taken(&self, computation: &Computation, instruction: &Instruction, at: usize, whole: u64) -> Option<u64> {
         let operands = instruction.operands.as_slice();
         let of_operand = |at: usize| Some(computation.instructions[*operands.get(at)?].array()?.bytes);
         match (instruction.opcode.as_str(), instruction.called.as_slice()) {
             ("dynamic-slice" | "gather" | "slice", _) if at == 0 => Some(instruction.array()?.bytes),
-            // An update in place reads as many bytes as it replaces.
+            // An update in place reads as many bytes of its first operand as it replaces.
             ("dynamic-update-slice", _) if at == 0 => of_operand(1),
             // The operands are n arrays, the indices, and n updates.
             ("scatter", _) if at < operands.len() / 2 => of_operand(operands.len() / 2 + 1 + at),
@@ -92,8 +92,8 @@ impl Reads<'_> {
         }
     }
 
-    /// Returns the bytes that the inside of a fusion takes of its value at `index`, if all users take parts. `whole` is
-    /// the size of the value outside of the fusion.
+    /// Returns the bytes that the instructions inside a fusion read of the value at `index`, or `None` if one of its
+    /// users reads the whole value. `whole` is the size of the value outside of the fusion.
     fn taken_by_users(&self, computation: &Computation, index: usize, whole: u64) -> Option<u64> {
         let mut total = 0_u64;
         for user_index in &computation.instructions[index].users {
@@ -114,8 +114,8 @@ impl Reads<'_> {
         Some(total.min(whole))
     }
 
-    /// True if an instruction inside a fusion takes only the parts that its users take. This includes a fusion of such
-    /// instructions alone, which changes a layout.
+    /// True if an instruction inside a fusion reads only the parts that its users read. Such an instruction can be a
+    /// nested fusion that contains only instructions of this kind, for example to change a layout.
     fn is_through(&self, instruction: &Instruction) -> bool {
         let is_through = |opcode: &str| THROUGH.contains(&opcode);
         match (instruction.opcode.as_str(), instruction.called.as_slice()) {
@@ -128,14 +128,14 @@ impl Reads<'_> {
     }
 }
 
-/// True if the instruction reads nothing. A transfer counts at its start, so its end is free.
+/// True if the instruction reads nothing. A transfer counts at its start instruction, so its done instruction is free.
 fn is_free(instruction: &Instruction) -> bool {
     let opcode = instruction.opcode.as_str();
     FREE.contains(&opcode) || opcode.ends_with("-done") || instruction.target.contains(GLUE)
 }
 
-/// True if the result of the copy is for the next run, where it replaces the copy at the start of the entry
-/// computation.
+/// True if the result of the copy is used only by the next run, which then need not make the copy at the start of the
+/// entry computation.
 fn is_for_next_run(computation: &Computation, copy: &Instruction) -> bool {
     let is_first = |other: &Instruction| {
         other.opcode == "copy-start"

@@ -40,7 +40,8 @@ fn array(shape: &proto::Shape) -> Array {
     Array { bytes: elements.saturating_mul(bits).div_ceil(8), in_main_memory: layout.memory_space == MAIN_MEMORY }
 }
 
-/// Returns the sizes from minor to major. The first tile pads the most minor ones; nested tiles fit into it.
+/// Returns the padded sizes of the dimensions, minor to major. The first tile pads the most minor dimensions; the other
+/// tiles subdivide the first and pad nothing.
 fn padded_dims(shape: &proto::Shape, layout: &proto::Layout) -> Vec<u64> {
     let order = &layout.minor_to_major;
     let of = |dim: &i64| usize::try_from(*dim).ok().and_then(|dim| shape.dimensions.get(dim)).copied().unwrap_or(1);
@@ -61,7 +62,7 @@ fn size(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// Returns the bits of an element of a `PrimitiveType`, if the layout does not pack it.
+/// Returns the bits of an element of a `PrimitiveType` that the layout does not pack.
 fn bits_of(element_type: i32) -> u64 {
     match element_type {
         // s16, u16, f16, bf16.

@@ -7,7 +7,7 @@ use model::graph::Activation;
 use super::emitter::Emitter;
 use super::tensor::Tensor;
 
-/// Computes f(x), element by element.
+/// Applies the activation to each element of x.
 pub(super) fn activate(emitter: &mut Emitter, activation: Activation, x: &Tensor) -> Tensor {
     match activation {
         Activation::Silu => {
@@ -33,8 +33,8 @@ pub(super) fn activate(emitter: &mut Emitter, activation: Activation, x: &Tensor
     }
 }
 
-/// Computes max(x, 0) - |x| · erfc(|x| / √2) / 2, with Abramowitz and Stegun's formula 7.1.26 for erfc: StableHLO has
-/// no error function.
+/// Computes max(x, 0) - |x| · erfc(|x| / √2) / 2, with Abramowitz and Stegun's formula 7.1.26 for erfc, because
+/// StableHLO has no error function.
 fn gelu(emitter: &mut Emitter, x: &Tensor) -> Tensor {
     let size = emitter.elementwise("abs", &[x]);
     let z = scaled(emitter, &size, std::f64::consts::FRAC_1_SQRT_2);

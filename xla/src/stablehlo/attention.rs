@@ -5,7 +5,7 @@
 //! (Milakov and Gimelshein, 2018). The longest context determines the number of iterations, so no program is bound to a
 //! length of context. A gathered chunk is small enough to stay in fast memory, so the cache is read once. Prompts are
 //! cut into tiles of queries. A tile needs the keys up to its last position and, with a window, from the first block
-//! that its first query sees. `docs/tpu-attention.md` compares this form with others.
+//! that its first query sees. `docs/tpu-attention.md` compares this design with others.
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
@@ -16,13 +16,13 @@ use super::history::context_lens;
 use super::inputs::{RowInputs, Sizes};
 use super::tensor::{Tensor, Type};
 
-/// The most blocks of a row in a chunk, in programs for decoding.
+/// The maximum number of blocks of a row in a chunk, in programs for decoding.
 const DECODE_CHUNK_BLOCKS: usize = 16;
-/// The most blocks of a row in a chunk, in any program.
+/// The maximum number of blocks of a row in a chunk, in any program.
 pub(crate) const MAX_CHUNK_BLOCKS: usize = 32;
-/// The most queries of a prompt in a tile. They read the context together.
+/// The maximum number of queries in a tile. The queries of a tile belong to one prompt and read its context together.
 pub(crate) const QUERY_TILE: usize = 256;
-/// The most bytes of a chunk's scores, so that they stay in fast memory with the chunk.
+/// The maximum number of bytes of a chunk's scores, so that the scores stay in fast memory together with the chunk.
 const MAX_SCORE_BYTES: usize = 16 << 20;
 
 /// The sizes and settings of the loops.
@@ -66,15 +66,16 @@ struct Tiles {
     ends: Tensor,
 }
 
-/// The queries of a group of tiles, in the shape of the head form.
+/// The queries of a group of tiles, in the shape that the head form requires.
 struct Queries {
-    /// `[group, kv_heads, queries, head_dim]`, or `[group, queries, kv_heads * head_dim]` in the wide form.
+    /// `[group, kv_heads, queries, head_dim]` in the split form, `[group, queries, kv_heads * head_dim]` in the wide
+    /// form.
     q: Tensor,
     /// The position of each query, in the shape of q without its last dimension.
     positions: Tensor,
 }
 
-/// One chunk of the contexts of a group.
+/// One chunk of the contexts of a group of tiles.
 struct Chunk {
     /// `[group, chunk, kv_heads * head_dim]`
     keys: Tensor,
@@ -319,7 +320,8 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
     gather_heads(emitter, &output, caches[0].dtype(), plan) // [group, tile, heads, value_dim]
 }
 
-/// Returns the blocks of the tiles from `position` on, which is relative to their starts, `[group, blocks]`.
+/// Returns the blocks of one chunk of each tile, `[group, blocks]`. The chunk begins at `position`, relative to the
+/// tile's start.
 fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) -> Tensor {
     let tables = &tiles.block_tables;
     let [group, per_row] = [tables.dims()[0], tables.dims()[1]];
@@ -355,7 +357,7 @@ fn read(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
     emitter.reshape(&gathered, &[group, num_blocks * BLOCK_SIZE, cache.dims()[2]]) // [group, chunk, width]
 }
 
-/// Returns the queries of `tiles` in the shape of the head form.
+/// Returns the queries of `tiles` in the shape that the head form requires.
 fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
     let Plan { heads, kv_heads, head_dim, tile, form, .. } = *plan;
     let group = tiles.q.dims()[0];
@@ -384,7 +386,7 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
     }
 }
 
-/// Computes one iteration of the running softmax. Returns the largest score and the sum,
+/// Computes one iteration of the running softmax. Returns the largest score and the sum so far,
 /// `[group, (kv_heads,) queries]`, and the output, `[group, (kv_heads,) queries, width]`.
 fn attend_to_chunk(
     emitter: &mut Emitter,
@@ -466,8 +468,8 @@ fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, pl
     emitter.elementwise("and", &[&is_not_after, &is_in_window]) // [.., queries, chunk]
 }
 
-/// Returns values `[group, chunk, width]` with zeros from the end of each tile on. The cache may contain another row's
-/// infinity there, and infinity times a weight of zero is NaN.
+/// Returns values `[group, chunk, width]` with zeros at and after the position `ends` of each tile. The cache may
+/// contain another row's infinity there, and infinity times a weight of zero is NaN.
 fn zero_after_end(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends: &Tensor) -> Tensor {
     let ty = Type::new(v.dims(), DType::I32);
     let key = emitter.iota(1, ty); // [group, chunk, width]

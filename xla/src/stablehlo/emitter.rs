@@ -21,8 +21,8 @@ pub(crate) struct Emitter {
     depth: usize,
 }
 
-/// The dimensions that a dot pairs, of the first factor and of the second. It keeps the `batch` dimensions and sums
-/// over the `contract` dimensions.
+/// The dimensions of the first and of the second factor that a dot product pairs. The product keeps the `batch`
+/// dimensions and sums over the `contract` dimensions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DotDims<'a> {
     pub(super) batch: [&'a [usize]; 2],
@@ -75,7 +75,7 @@ impl Emitter {
         })
     }
 
-    /// Returns the same numbers in another type, or `x` itself if it already has the type.
+    /// Converts the elements of `x` to another type, or returns `x` itself if it already has the type.
     pub(super) fn convert(&mut self, x: &Tensor, dtype: DType) -> Tensor {
         if x.dtype() == dtype {
             return x.clone();
@@ -93,7 +93,7 @@ impl Emitter {
         self.push(ty, |ty| format!("stablehlo.bitcast_convert {} : ({}) -> {ty}", x.name, x.ty))
     }
 
-    /// Returns a tensor whose elements all are `value`.
+    /// Returns a tensor whose elements are all equal to `value`.
     pub(crate) fn splat(&mut self, value: f64, ty: Type) -> Tensor {
         let literal = literal(value, ty.dtype);
         self.push(ty, |ty| format!("stablehlo.constant dense<{literal}> : {ty}"))
@@ -116,7 +116,7 @@ impl Emitter {
         self.push(ty, |ty| format!("stablehlo.iota dim = {dim} : {ty}"))
     }
 
-    /// Repeats `x` to the dimensions `to`: its n-th dimension becomes the `dims[n]`-th of `to`.
+    /// Broadcasts `x` to the dimensions `to`: the n-th dimension of `x` becomes the `dims[n]`-th of `to`.
     pub(super) fn broadcast(&mut self, x: &Tensor, dims: &[usize], to: &[usize]) -> Tensor {
         if x.dims() == to {
             return x.clone();
@@ -169,7 +169,8 @@ impl Emitter {
         if x.dims().len() == 1 { self.reshape(x, &[x.dims()[0], 1]) } else { x.clone() }
     }
 
-    /// Returns `sizes` elements of `x` from `starts` (scalars) on.
+    /// Returns the slice of `x` with the dimensions `sizes` that begins at the indices `starts`, one scalar per
+    /// dimension.
     pub(super) fn dynamic_slice(&mut self, x: &Tensor, starts: &[&Tensor], sizes: &[usize]) -> Tensor {
         let ty = Type::new(sizes, x.dtype());
         let start_types: Vec<String> = starts.iter().map(|start| start.ty.to_string()).collect();
@@ -179,7 +180,7 @@ impl Emitter {
         })
     }
 
-    /// Returns `x` with `update` written over it from `starts` (scalars) on.
+    /// Returns `x` with `update` written over the slice that begins at the indices `starts`, one scalar per dimension.
     pub(super) fn dynamic_update_slice(&mut self, x: &Tensor, update: &Tensor, starts: &[&Tensor]) -> Tensor {
         let start_types: Vec<String> = starts.iter().map(|start| start.ty.to_string()).collect();
         self.push(x.ty.clone(), |ty| {

@@ -1,11 +1,11 @@
 //! Mixtures of experts as StableHLO.
 //!
 //! Doors: [`route`], [`experts`]. Programs have fixed sizes, and the chosen experts are known only on the device. If
-//! the rows make fewer choices than there are experts, as when few rows decode, a loop over the choices reads the
-//! matrices of one chosen expert per iteration: decoding is bound by the bytes read. If they make more, most experts
-//! are chosen by some token: a loop over the experts reads each once and computes it for all tokens, whose weights are
-//! mostly 0. This needs more arithmetic, but no sorting, no gathered copies of tokens and no limit of tokens per
-//! expert.
+//! the tokens choose fewer experts in total than the device has, as when few rows decode, a loop over the choices reads
+//! the matrices of one chosen expert per iteration, because the number of bytes read limits decoding. Otherwise most
+//! experts are chosen by some token, so a loop over the experts reads each expert once and applies it to all tokens,
+//! most of which give it the weight 0. This needs more arithmetic, but no sorting, no gathered copies of tokens and no
+//! limit of tokens per expert.
 
 use model::graph::{DType, ExpertsSpec, RouterSpec};
 
@@ -13,7 +13,9 @@ use super::emitter::{Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 use super::{activation, model_ops, selection};
 
-/// Returns the weights of experts for scores `[tokens, experts]`, in the same shape; 0 for experts that are not chosen.
+/// Returns the weights of experts for scores `[tokens, experts]`, in the same shape: the softmax over all experts for
+/// the `num_chosen` largest of each token, and 0 for the others. If `is_normalised`, the weights of a token are divided
+/// by their sum.
 pub(super) fn route(emitter: &mut Emitter, scores: &Tensor, spec: RouterSpec) -> Tensor {
     let largest = emitter.reduce(Reduction::Max, scores, &[1]); // [tokens]
     let largest = emitter.broadcast(&largest, &[0], scores.dims()); // [tokens, experts]
@@ -37,7 +39,8 @@ struct Choice {
     is_it: Tensor,
 }
 
-/// Returns the largest of positive weights `[tokens, experts]`, then the second largest, and so on.
+/// Returns the expert with the largest of the weights `[tokens, experts]` for each token, then the expert with the
+/// second largest, and so on, `num` in total. The weights must not be negative.
 fn choices(emitter: &mut Emitter, weights: &Tensor, num: usize) -> Vec<Choice> {
     let mut left = weights.clone(); // [tokens, experts]
     let none = emitter.splat(-1.0, left.ty.clone()); // [tokens, experts]
@@ -53,8 +56,8 @@ fn choices(emitter: &mut Emitter, weights: &Tensor, num: usize) -> Vec<Choice> {
     choices
 }
 
-/// Computes the share of device number `rank` in the experts' result for x; operands are those of the graph's
-/// operation.
+/// Computes the summand that the experts on device `rank` contribute to the result, which is the sum over all devices.
+/// `operands` are those of `Op::Experts`: x, the weights of the experts, and the gate, up and down matrices.
 pub(super) fn experts(emitter: &mut Emitter, operands: &[Tensor], spec: ExpertsSpec, rank: &Tensor) -> Tensor {
     let experts = Matrices { matrices: [&operands[2], &operands[3], &operands[4]], spec };
     let [num_tokens, num_here] = [operands[0].dims()[0], operands[2].dims()[0]];
@@ -67,7 +70,7 @@ pub(super) fn experts(emitter: &mut Emitter, operands: &[Tensor], spec: ExpertsS
     }
 }
 
-/// Matrices of the experts of this device, `[experts, out, in]`.
+/// The gate, up and down matrices of this device's experts, each `[experts, out, in]`.
 struct Matrices<'a> {
     matrices: [&'a Tensor; 3],
     spec: ExpertsSpec,
@@ -78,7 +81,7 @@ impl Matrices<'_> {
         self.matrices[0].dims()[0]
     }
 
-    /// Applies the expert number `index` `[]` to x `[n, hidden]`.
+    /// Applies the expert with this `index` `[]` on the device to x `[n, hidden]`.
     fn apply(&self, emitter: &mut Emitter, x: &Tensor, index: &Tensor) -> Tensor {
         let zero = emitter.scalar(0.0, DType::I32); // []
         let [gate, up, down] = self.matrices.map(|stack| {
@@ -99,7 +102,8 @@ impl Matrices<'_> {
     }
 }
 
-/// Loops over the experts of this device, the first of which is `first`.
+/// Computes this device's summand with a loop over its experts. `first` `[]` is the index of the first one among the
+/// experts of all devices.
 fn each_expert(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matrices<'_>, first: &Tensor) -> Tensor {
     let num_tokens = x.dims()[0];
     let [zero, one] = [0.0, 1.0].map(|number| emitter.scalar(number, DType::I32)); // []
@@ -110,7 +114,8 @@ fn each_expert(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matr
         |emitter, values| emitter.compare("LT", &values[0], &end),
         |emitter, values| {
             let [index, sum] = [&values[0], &values[1]];
-            // Experts that pad the last device read the last weights, but their matrices are zeros.
+            // Experts that pad the last device have no column. They get the last column instead, but their matrices are
+            // zeros.
             let column = emitter.elementwise("add", &[first, index]); // []
             let weights = emitter.dynamic_slice(mixture, &[&zero, &column], &[num_tokens, 1]); // [tokens, 1]
             let weights = emitter.reshape(&weights, &[num_tokens]); // [tokens]
@@ -124,7 +129,8 @@ fn each_expert(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matr
     done.remove(1) // [tokens, hidden]
 }
 
-/// Loops over the choices of each token. Choices of other devices' experts have weight 0.
+/// Computes this device's summand with a loop over the choices of all tokens. Choices of other devices' experts have
+/// weight 0.
 fn each_choice(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matrices<'_>, first: &Tensor) -> Tensor {
     let [num_tokens, hidden_size, num_chosen] = [x.dims()[0], x.dims()[1], experts.spec.num_chosen];
     let (chosen, weights) = chosen_here(emitter, mixture, experts, first); // [tokens * chosen]

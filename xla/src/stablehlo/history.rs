@@ -1,5 +1,5 @@
-//! The token history on the device, `[num_slots * max_total_tokens]` i32. Rows read their sampled tokens from it, and
-//! penalties read all.
+//! The token history on the device, `[num_slots * max_total_tokens]` i32. Rows that decode read from the history the
+//! tokens that they sampled, and penalties read all tokens of a row.
 //!
 //! Doors: [`current_tokens`], [`append`], [`last_tokens`], [`token_counts`]. Padding is written to an index beyond the
 //! end, which a scatter skips.
@@ -10,7 +10,8 @@ use super::emitter::Emitter;
 use super::inputs::{RowInputs, SampledInputs, Sizes};
 use super::tensor::{Tensor, Type};
 
-/// Returns the token ids `[tokens]` with the sampled ones filled in, and the history with all of them written.
+/// Returns the step's token ids `[tokens]`, in which tokens from the history replace negative ids, and the history with
+/// all these tokens written to it.
 pub(super) fn current_tokens(emitter: &mut Emitter, history: &Tensor, rows: &RowInputs, sizes: &Sizes) -> [Tensor; 2] {
     let [num_rows, per_row] = [sizes.rows, sizes.tokens_per_row];
     let given = emitter.reshape(&rows.token_ids, &[num_rows, per_row]); // [rows, tokens_per_row]
@@ -37,8 +38,8 @@ pub(super) fn current_tokens(emitter: &mut Emitter, history: &Tensor, rows: &Row
     [tokens, history]
 }
 
-/// Returns the history with tokens `[rows]` after the contexts of the rows that sample. A token beyond the end of a
-/// row's history is dropped.
+/// Returns the history with `tokens` `[rows]` appended to the contexts of the rows that sample. A token for which the
+/// history of its slot has no room is dropped.
 pub(super) fn append(
     emitter: &mut Emitter,
     history: &Tensor,
@@ -54,7 +55,7 @@ pub(super) fn append(
     emitter.scatter_rows(history, &index, tokens, false)
 }
 
-/// Returns the last token of each row's context, `[rows]`; any token for rows without context.
+/// Returns the last token of each row's context, `[rows]`; an arbitrary token for rows without context.
 pub(super) fn last_tokens(emitter: &mut Emitter, history: &Tensor, rows: &SampledInputs, sizes: &Sizes) -> Tensor {
     let one = emitter.splat(1.0, rows.context_lens.ty.clone()); // [rows]
     let position = emitter.elementwise("subtract", &[&rows.context_lens, &one]); // [rows]
@@ -62,8 +63,8 @@ pub(super) fn last_tokens(emitter: &mut Emitter, history: &Tensor, rows: &Sample
     emitter.gather_rows(history, &index) // [rows]
 }
 
-/// Counts how often each token occurs in part of each row, `[rows, vocab]`, f32. `table` is the history,
-/// `[slots, len]`.
+/// Counts how often each token occurs in the part of each row's context that `scope` names, `[rows, vocab]`, f32.
+/// `table` is the history, `[slots, len]`.
 pub(super) fn token_counts(
     emitter: &mut Emitter,
     table: &Tensor,
@@ -97,14 +98,14 @@ pub(super) fn context_lens(emitter: &mut Emitter, rows: &RowInputs) -> Tensor {
     emitter.elementwise("add", &[&rows.first_positions, &rows.num_tokens]) // [rows]
 }
 
-/// Returns the index in the history of `positions` of `slots`.
+/// Returns the indices in the history of the tokens at `positions` in `slots`.
 fn history_index(emitter: &mut Emitter, slots: &Tensor, positions: &Tensor, sizes: &Sizes) -> Tensor {
     let stride = emitter.splat(sizes.max_total_tokens as f64, slots.ty.clone());
     let start = emitter.elementwise("multiply", &[slots, &stride]);
     emitter.elementwise("add", &[&start, positions]) // as slots
 }
 
-/// Returns the indices `indices` where the condition is true, else the index after the end of `target`.
+/// Returns `indices` where the condition is true, and elsewhere the first index after the end of `target`.
 pub(super) fn or_out_of_bounds(emitter: &mut Emitter, condition: &Tensor, indices: &Tensor, target: &Tensor) -> Tensor {
     let out_of_bounds = emitter.splat(target.dims()[0] as f64, indices.ty.clone());
     emitter.select(condition, indices, &out_of_bounds) // as indices

@@ -19,14 +19,14 @@ pub(crate) struct Sizes {
     pub(crate) blocks_per_row: usize,
     pub(crate) num_slots: usize,
     pub(crate) max_total_tokens: usize,
-    /// The number of top tokens that a row can report.
+    /// The maximum number of top tokens that a row can report.
     pub(crate) top_tokens: usize,
     /// The number of devices that run the program together.
     pub(crate) num_devices: usize,
     /// How queries of decoding rows are multiplied with the keys of several KV heads.
     pub(crate) decode_heads: HeadForm,
-    /// The most bytes of keys, or of values, that the attention loop gathers at a time, unless one block per tile has
-    /// more.
+    /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, unless one block
+    /// per tile has more.
     pub(crate) chunk_bytes: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Lowers a graph to StableHLO, operation by operation, for the sizes of one program.
 //!
-//! Door: [`Lowering`], which holds the values that operations read besides their operands: the step's rows and the
-//! states. The match over operations has no wildcard arm, so the compiler finds an operation that is missing.
+//! Door: [`Lowering`], which holds the values that operations read besides their operands, such as the step's rows and
+//! the states. The match over operations has no wildcard arm, so the compiler finds an operation that is missing.
 
 use std::collections::HashMap;
 
@@ -22,10 +22,12 @@ pub(crate) struct Lowering {
     pub(crate) sizes: Sizes,
     /// The weights by name.
     pub(crate) weights: HashMap<String, Tensor>,
+    /// The rows as a decoder reads them; `None` in other programs.
     pub(crate) rows: Option<RowInputs>,
+    /// The rows as a sampler reads them; `None` in other programs.
     pub(crate) sampled: Option<SampledInputs>,
-    /// The states of the graph, by name; see [`state_type`](super::state_type). While operations are added, a state of
-    /// slots is only the part that belongs to the rows, `[rows, ..]`.
+    /// The states of the graph, by name; see [`state_type`](super::state_type). While operations are added, the entry
+    /// of a state of slots is only the part that belongs to the rows, `[rows, ..]`.
     pub(crate) states: HashMap<String, Tensor>,
 }
 
@@ -42,7 +44,7 @@ impl Lowering {
         graph.outputs().iter().map(|output| values[output.index()].clone()).collect()
     }
 
-    /// Replaces each state of slots by the part that belongs to the rows, and returns the whole states, by name.
+    /// Replaces each state of slots with its part that belongs to the rows, and returns the whole states, by name.
     fn read_slots(&mut self, graph: &Graph) -> Vec<(String, Tensor)> {
         let specs = graph.states().iter().filter(|spec| spec.extent == Extent::Slot);
         let read = specs.map(|spec| {
@@ -223,7 +225,7 @@ impl Lowering {
         others.iter().fold(first.clone(), |any, one| self.emitter.elementwise("or", &[&any, one])) // [rows, vocab]
     }
 
-    /// Returns the operands repeated to `shape`. An operand is a scalar, `[rows]`, or has the shape already.
+    /// Returns the operands broadcast to `shape`. An operand is a scalar, `[rows]`, or has the shape already.
     fn repeat_like<const N: usize>(&mut self, shape: &Shape, operands: [&Tensor; N]) -> [Tensor; N] {
         let dims = self.dims(shape);
         let leading: Vec<usize> = (0..dims.len()).collect();

@@ -2,8 +2,8 @@
 //!
 //! Doors: [`Lowering`], which turns a graph into operations, and [`module`], which wraps them in a function with
 //! arguments. `emitter` knows the syntax of each operation; `model_ops`, `activation`, `attention`, `experts`,
-//! `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from them. The same graph and
-//! sizes always print the same bytes: caches of compiled programs rely on it.
+//! `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from these. The same graph and
+//! sizes always print the same bytes, because the cache of compiled programs relies on that.
 
 mod activation;
 mod attention;
@@ -34,7 +34,7 @@ pub(super) use tensor::{Tensor, Type};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Parameter {
     pub(super) ty: Type,
-    /// The result that takes over its memory.
+    /// The index of the result that takes over the argument's memory; `None` if the argument keeps its memory.
     pub(super) donated_to: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn module(
 }
 
 impl Parameter {
-    /// Returns a parameter whose memory is kept.
+    /// Returns a parameter that keeps its memory.
     pub(super) fn kept(ty: Type) -> Self {
         Self { ty, donated_to: None }
     }

@@ -1,10 +1,10 @@
 //! The operations of models as StableHLO.
 //!
 //! `lower` calls one function for each operation. Values between operations are f32. A linear layer rounds its input to
-//! the type of its weight, as the matrix units of all devices need it, and sums in f32. If the weight is integers, the
-//! layer rounds each row of its input to integers with their own scale, as the CPU's kernels do
-//! (`numbers/src/int8.rs`), and sums exactly. Weights of four bits are first multiplied by their factors. With weights
-//! that are floats of a byte, rows are rounded to floats of a byte and summed in f32.
+//! the type of its weight, as the matrix units of all devices need it, and sums in f32. If the weight is int8, the
+//! layer quantizes each row of its input to int8 with a scale of its own, as the CPU's kernels do
+//! (`numbers/src/int8.rs`), and sums exactly. int4 weights are first multiplied by their factors, which makes them
+//! int8. If the weight is fp8, each row is quantized to fp8, and products are summed in f32.
 
 use model::graph::{DType, Pairing, RotarySpec};
 use numbers::{LEAST_MAGNITUDE, fp8, int8};
@@ -23,8 +23,8 @@ pub(super) fn embedding(emitter: &mut Emitter, table: &Tensor, ids: &Tensor) -> 
     emitter.elementwise("multiply", &[&rows, &scale]) // [tokens, hidden]
 }
 
-/// Does the same as [`embedding`] with the part of a table that is on device `rank` `[]`. Ids in other parts become
-/// zeros.
+/// Does the same as [`embedding`] with the part of a table that is on device `rank` `[]`. For ids in other parts the
+/// result is zeros.
 pub(super) fn embedding_part(emitter: &mut Emitter, table: &Tensor, ids: &Tensor, rank: &Tensor) -> Tensor {
     let part = table.dims()[0];
     let ids = &emitter.bitcast(ids, DType::I32); // [tokens]
@@ -68,8 +68,8 @@ pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: O
     }
 }
 
-/// Computes x `[n, in]` · (weights `[groups, inputs of a group, out]` of four bits times factors `[groups, out]`),
-/// `[n, out]`, i32. Inputs that are missing in the last group are zeros.
+/// Computes x `[n, in]` · (int4 weights `[groups, inputs of a group, out]` times factors `[groups, out]`), `[n, out]`,
+/// i32. Inputs that are missing in the last group are zeros.
 fn product_of_groups(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, factors: &Tensor) -> Tensor {
     let ([num_rows, inputs], [groups, group_inputs]) =
         ([0, 1].map(|dim| x.dims()[dim]), [0, 1].map(|dim| weight.dims()[dim]));
@@ -94,16 +94,16 @@ fn product(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, contract: [&[usiz
     if x.dims()[0] > 1 {
         return emitter.dot(x, weight, dims); // [n, out]
     }
-    // For short types, XLA's CPU compiler multiplies one row in a loop without vectors, but several rows with a
-    // library.
+    // For narrow types, XLA's CPU compiler multiplies a single row in a loop without vector instructions, but several
+    // rows with a library.
     let twice = emitter.concatenate(&[x, x], 0); // [2, ..]
     let y = emitter.dot(&twice, weight, dims); // [2, out]
     emitter.slice(&y, 0, 0..1) // [1, out]
 }
 
-/// Rounds x `[n, in]` for weights of `dtype`, to the nearest number, ties to even, and returns the scale of each row
-/// `[n]` too. The largest magnitude of a row becomes 127 in integers and 448 in floats of a byte, so nothing is
-/// clipped.
+/// Quantizes x `[n, in]` to fp8 if `dtype`, the type of the weights, is fp8, otherwise to int8. Values are rounded to
+/// the nearest, ties to even. Also returns the scale of each row, `[n]`. The largest magnitude of a row becomes 448
+/// (fp8) or 127 (int8), so nothing is clipped.
 fn rounded_rows(emitter: &mut Emitter, x: &Tensor, dtype: DType) -> (Tensor, Tensor) {
     let is_float = dtype == DType::F8;
     let magnitudes = emitter.elementwise("abs", &[x]); // [n, in]
@@ -164,8 +164,8 @@ pub(super) fn layer_norm(emitter: &mut Emitter, operands: &[Tensor], eps: f32, o
     emitter.elementwise("add", &[&weighted, &bias]) // as x
 }
 
-/// Returns offset + the parameter of a norm, f32, repeated to `dims`. The dimensions of the parameter are the last of
-/// `dims`.
+/// Returns offset + the parameter of a norm, f32, broadcast to `dims`. The dimensions of the parameter are the last
+/// ones of `dims`.
 fn shifted(emitter: &mut Emitter, parameter: &Tensor, offset: f32, dims: &[usize]) -> Tensor {
     let mut parameter = emitter.convert(parameter, DType::F32); // [.., hidden]
     if offset != 0.0 {
@@ -191,8 +191,8 @@ fn divided_by_root(emitter: &mut Emitter, x: &Tensor, eps: f32) -> Tensor {
     emitter.elementwise("multiply", &[x, &factor]) // as x
 }
 
-/// Rotates the pairs of x `[tokens, heads, head_dim]` by positions `[tokens]` u32. Elements after the pairs do not
-/// change.
+/// Rotates the pairs of elements of x `[tokens, heads, head_dim]`, each by its frequency times the token's position,
+/// `[tokens]` u32. Elements that belong to no pair do not change.
 pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec: &RotarySpec) -> Tensor {
     let RotarySpec { frequencies, amplitude, pairing } = spec;
     let (half, head_dim) = (frequencies.len(), x.dims()[2]);
@@ -242,7 +242,7 @@ fn neighbours(emitter: &mut Emitter, x: &Tensor, half: usize) -> [Tensor; 2] {
     })
 }
 
-/// Joins elements to pairs, `[tokens, heads, 2 * half]`: the inverse of [`neighbours`].
+/// Joins the first and the second elements of pairs, `[tokens, heads, 2 * half]`: the inverse of [`neighbours`].
 fn side_by_side(emitter: &mut Emitter, parts: &[Tensor; 2]) -> Tensor {
     let [tokens, heads, half] = [parts[0].dims()[0], parts[0].dims()[1], parts[0].dims()[2]];
     let [first, second] = [0, 1].map(|index: usize| emitter.reshape(&parts[index], &[tokens, heads, half, 1]));
@@ -292,8 +292,8 @@ pub(super) fn log_softmax(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
 pub(super) fn gather_columns(emitter: &mut Emitter, x: &Tensor, indices: &Tensor) -> Tensor {
     let [rows, size] = [x.dims()[0], x.dims()[1]];
     if indices.dims().len() == 1 {
-        // A sum with one summand reads x in its layout. On a TPU, a gather of single elements would first copy x to
-        // another layout.
+        // A sum in which all other elements are zeros reads x in its own layout. On a TPU, a gather of single elements
+        // would first copy x to another layout.
         let columns = emitter.iota(1, Type::new([rows, size], DType::I32)); // [rows, n]
         let wanted = emitter.broadcast(indices, &[0], &[rows, size]); // [rows, n]
         let is_wanted = emitter.compare("EQ", &columns, &wanted); // [rows, n]

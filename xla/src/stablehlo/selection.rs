@@ -2,19 +2,20 @@
 //! best n, the inverse of the cumulative distribution.
 //!
 //! The searches pass 32 times over the scores, whatever the size of the vocabulary; a full sort of 100,000 tokens or
-//! more costs several times that on a TPU. A search is skipped if its k, n or mass is 0 in every row. Sums are f32, so
-//! a probability mass that ends within rounding of a token's edge may fall on the other side than on the CPU backend,
-//! which sums in f64.
+//! more costs several times that on a TPU. A search is skipped if its k, n or mass is 0 in every row. Sums are f32, but
+//! the CPU backend sums in f64. So if a probability mass ends within the rounding error of the boundary between two
+//! tokens, the two backends may choose different tokens.
 
 use model::graph::DType;
 
 use super::emitter::{Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 
-/// The number of tokens that are summed first: the search finds a block, then the token in it.
+/// The number of tokens in a block of [`inverse_cdf`], which first finds the block and then the token in it.
 const CDF_BLOCK: usize = 512;
 
-/// Returns the k-th largest of scores `[rows, vocab]`, k `[rows]` i32 → `[rows]`; minus infinity if k is 0.
+/// Returns the k-th largest of each row of scores `[rows, vocab]`, `[rows]`, for k `[rows]` i32; minus infinity where k
+/// is 0.
 pub(super) fn kth_largest(emitter: &mut Emitter, scores: &Tensor, k: &Tensor) -> Tensor {
     let negated = emitter.elementwise("negate", &[scores]); // [rows, vocab]
     let ones = emitter.splat(1.0, scores.ty.clone()); // [rows, vocab]
@@ -27,8 +28,8 @@ pub(super) fn kth_largest(emitter: &mut Emitter, scores: &Tensor, k: &Tensor) ->
     emitter.select(&is_on, &threshold, &never) // [rows]
 }
 
-/// Returns the smallest of keys `[rows, vocab]` such that the weights of all keys up to it sum to at least mass
-/// `[rows]`; the largest key if all weights sum to less.
+/// Returns a key of each row of keys `[rows, vocab]`: the smallest key such that the weights of all keys up to and
+/// including it sum to at least mass `[rows]`, or the largest key if all weights sum to less.
 pub(super) fn mass_threshold(emitter: &mut Emitter, keys: &Tensor, weights: &Tensor, mass: &Tensor) -> Tensor {
     let orders = ordered(emitter, keys); // [rows, vocab]
     let per_row = Type::new(mass.dims(), DType::U32);
@@ -73,8 +74,9 @@ pub(super) fn mass_threshold(emitter: &mut Emitter, keys: &Tensor, weights: &Ten
     from_ordered(emitter, &order)
 }
 
-/// Returns the best tokens of scores `[rows, vocab]`: those that are at least the n-th largest, n `[rows]` i32, best
-/// first, the lowest index first among equals, `[rows, num_tokens]`, then -1 in unused entries. Tokens beyond
+/// Returns the best tokens of each row of scores `[rows, vocab]`, `[rows, num_tokens]`: the tokens whose scores are at
+/// least the n-th largest of the row, for n `[rows]` i32. The best token comes first; of tokens with equal scores the
+/// lowest id comes first. Scores of minus infinity do not count. Unused entries at the end are -1, and tokens beyond
 /// `num_tokens` are dropped.
 pub(super) fn top_tokens(emitter: &mut Emitter, scores: &Tensor, n: &Tensor, num_tokens: usize) -> Tensor {
     let rows = scores.dims()[0];
@@ -225,7 +227,7 @@ fn first_of(emitter: &mut Emitter, scores: &Tensor, best: &Tensor, tokens: &Tens
     emitter.reduce(Reduction::Min, &token, &[1]) // [rows]
 }
 
-/// Maps floats to unsigned integers of the same order. Both zeroes map to the same integer; NaN comes last.
+/// Maps floats to unsigned integers that sort in the same order. Both zeroes map to the same integer; NaN comes last.
 fn ordered(emitter: &mut Emitter, x: &Tensor) -> Tensor {
     let zero = emitter.splat(0.0, x.ty.clone());
     let is_zero = emitter.compare("EQ", x, &zero);

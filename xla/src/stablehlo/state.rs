@@ -1,8 +1,8 @@
 //! The arrays that stay on the device between steps.
 //!
 //! Doors: [`state_type`], [`rows_of_slots`], [`write_to_slots`]. Each state of a model is one array; a step's program
-//! takes over its memory and returns it. Operations see only the step's rows of a state of slots, which are read once
-//! and written once.
+//! takes over its memory and returns it. Of a state of slots, which has one entry per slot, operations see only the
+//! entries of the step's rows. A program reads these entries once and writes them once.
 
 use backend::{BLOCK_SIZE, StateLayout};
 use model::graph::{DType, Extent, Numbers, StateSpec};
@@ -28,8 +28,8 @@ pub(crate) fn state_type(spec: &StateSpec, layout: StateLayout, cache_dtype: DTy
     Type::new(dims, dtype)
 }
 
-/// Returns the part of a state `[num_slots, ..]` that belongs to the rows, `[rows, ..]`: zeros for rows whose first
-/// token is in this step.
+/// Returns the entries of a state `[num_slots, ..]` that belong to the rows, `[rows, ..]`. The entries are zeros for
+/// rows whose first token is in this step.
 pub(super) fn rows_of_slots(emitter: &mut Emitter, state: &Tensor, rows: &RowInputs) -> Tensor {
     let kept = emitter.gather_rows(state, &rows.slots); // [rows, ..]
     let zero = emitter.splat(0.0, rows.first_positions.ty.clone()); // [rows]

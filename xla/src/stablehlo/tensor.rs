@@ -14,14 +14,14 @@ pub(crate) struct Type {
     pub(crate) dtype: DType,
 }
 
-/// A value of a function: its name in the text and its type, with the scales and factors of a rounded weight.
+/// A value of a function: its name in the text and its type, with the scales and factors if it is a quantized weight.
 #[derive(Debug, Clone)]
 pub(crate) struct Tensor {
     pub(super) name: String,
     pub(super) ty: Type,
-    /// The scale of each output if this is a rounded weight, f32.
+    /// The scale of each output, f32, if this is a quantized weight.
     pub(super) scale: Option<Box<Tensor>>,
-    /// The factor of each group of inputs if this is a weight of four bits, i8.
+    /// The factor of each group of inputs of each output, i8, if this is an int4 weight.
     pub(super) factors: Option<Box<Tensor>>,
 }
 
@@ -48,8 +48,8 @@ impl Tensor {
         Self { name, ty, scale: None, factors: None }
     }
 
-    /// Returns the weight with these arrays: its numbers, the scales if it is rounded, and the factors if it has four
-    /// bits. Only linear layers, experts and embeddings take rounded weights, and embeddings take none with factors.
+    /// Returns a weight made of these arrays: its values, then the scales if it is quantized, then the factors if it is
+    /// int4. Only linear layers, experts and embeddings accept quantized weights, and embeddings no int4 weights.
     pub(crate) fn weight(arrays: impl IntoIterator<Item = Self>) -> Self {
         let mut arrays = arrays.into_iter();
         let numbers = arrays.next().expect("a weight has numbers");

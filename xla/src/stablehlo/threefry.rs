@@ -1,8 +1,8 @@
-//! Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror and Shaw, 2011) on vectors of words: the same numbers as the CPU
-//! backend's.
+//! Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror and Shaw, 2011) on tensors of 32-bit words. It returns the same
+//! random numbers as the CPU backend.
 //!
-//! Doors: [`uniform`] for a number per row, [`context_uniform`] for one per token of the vocabulary. The functions use
-//! integer arithmetic and one exact product, so every device returns the same bits.
+//! Doors: [`uniform`] for a random number per row, [`context_uniform`] for one per row and token of the vocabulary. The
+//! functions use integer arithmetic and one exact product, so every device returns the same bits.
 
 use model::graph::{CONTEXT_SEED_FACTOR, DType};
 
@@ -13,13 +13,15 @@ const PARITY: u32 = 0x1bd1_1bda;
 const ROTATIONS: [u32; 8] = [13, 15, 26, 6, 17, 29, 16, 24];
 const NUM_ROUNDS: usize = 20;
 
-/// Returns one number in [0, 1) per row: key (low, high), counter (counter, 0), all `[rows]` u32.
+/// Returns one random number in [0, 1) per row, for the key (low, high) and the counter (counter, 0). All arguments and
+/// the result are `[rows]`; the arguments are u32.
 pub(super) fn uniform(emitter: &mut Emitter, low: &Tensor, high: &Tensor, counter: &Tensor) -> Tensor {
     let zero = emitter.splat(0.0, counter.ty.clone()); // [rows]
     numbers(emitter, [low, high], [counter, &zero]) // [rows]
 }
 
-/// Returns one number in [0, 1) per token of the vocabulary, for the last token of each row's context, `[rows, vocab]`.
+/// Returns one random number in [0, 1) per row and token of the vocabulary, `[rows, vocab]`. The last token of a row's
+/// context is the seed of the row's numbers.
 pub(super) fn context_uniform(emitter: &mut Emitter, last_tokens: &Tensor, vocab_size: usize) -> Tensor {
     let seeds = emitter.bitcast(last_tokens, DType::U32); // [rows]
     let factor = emitter.splat(f64::from(CONTEXT_SEED_FACTOR), seeds.ty.clone()); // [rows]
@@ -31,7 +33,8 @@ pub(super) fn context_uniform(emitter: &mut Emitter, last_tokens: &Tensor, vocab
     numbers(emitter, [&seeds, &zero], [&tokens, &one]) // [rows, vocab]
 }
 
-/// Returns numbers in [0, 1) from keys and counters, all u32 of one shape: the upper 24 bits of the first word.
+/// Returns random numbers in [0, 1) from keys and counters, all u32 of one shape. A number is the upper 24 bits of the
+/// first output word, times 2⁻²⁴.
 fn numbers(emitter: &mut Emitter, [low, high]: [&Tensor; 2], counter: [&Tensor; 2]) -> Tensor {
     let word = low.ty.clone();
     let constant = |emitter: &mut Emitter, value: u32| emitter.splat(f64::from(value), word.clone());

@@ -1,5 +1,5 @@
-//! Tests of attention over the paged cache: decoding and reading prompts, every form of the heads, several chunks of
-//! context.
+//! Tests of attention over the paged KV cache: rows that decode and rows that read prompts, every head form, and
+//! several chunks of context.
 //!
 //! Blocks that belong to no row, and the ends of blocks after a row's context, contain NaN and infinity, which must not
 //! reach an output.
@@ -26,14 +26,14 @@ struct Heads {
     value_dim: usize,
 }
 
-/// The bounds of attention: the keys that a query sees, and the size of scores.
+/// The bounds of attention: a window limits the keys that a query sees, and a soft cap limits the scores.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     window: Option<usize>,
     soft_cap: Option<f32>,
 }
 
-/// The tokens of each row before the step, and in it.
+/// The numbers of tokens of each row before the step, and in it.
 type Lens = Vec<(usize, usize)>;
 
 fn heads() -> impl Strategy<Value = Heads> {
@@ -46,7 +46,8 @@ fn heads() -> impl Strategy<Value = Heads> {
     })
 }
 
-/// Returns bounds, each of which half of the cases lack. Windows are shorter and longer than a block and than a chunk.
+/// Returns a strategy for bounds. Half of the cases have no window, and half have no soft cap. Windows are shorter and
+/// longer than a block and than a chunk.
 fn bounds() -> impl Strategy<Value = Bounds> {
     let window = prop::option::of(prop_oneof![1..20usize, 20..700usize]);
     (window, prop::option::of(0.5..4.0_f32)).prop_map(|(window, soft_cap)| Bounds { window, soft_cap })
@@ -85,8 +86,9 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     case
 }
 
-/// Returns keys, or values: finite numbers for the rows' tokens before the step, NaN and infinity elsewhere. Blocks
-/// before the window of a row's first token contain NaN and infinity too, because they may belong to another row.
+/// Returns the keys, or the values, of a cache: finite numbers for the rows' tokens before the step, NaN and infinity
+/// elsewhere. Blocks before the window of a row's first token contain NaN and infinity too, because they may belong to
+/// another row.
 fn cache(
     case: &Case,
     ([kv_heads, dim], window): ([usize; 2], Option<usize>),
@@ -108,8 +110,9 @@ fn cache(
     cache
 }
 
-/// Returns the tolerance for products, exponentials and sums in another order, of numbers up to 2. With a cache of
-/// short floats, the weights are also rounded, and the wide form rounds its output, both to 8 binary digits.
+/// Returns the tolerance for products, exponentials and sums in another order, of numbers up to 2. If the cache has
+/// 16-bit floats, the attention weights are also rounded, and the wide form rounds its output, both to at least 8
+/// binary digits.
 fn tolerance(kv_dtype: DType) -> Tolerance {
     let absolute = if kv_dtype == DType::F32 { 2e-5 } else { 3e-2 };
     Tolerance::Close { relative: 0.0, absolute }

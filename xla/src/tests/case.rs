@@ -37,7 +37,7 @@ pub(super) struct Case {
     pub(super) batch: Batch,
     pub(super) layout: StateLayout,
     pub(super) sizes: Sizes,
-    /// `[tokens, ..]` or `[rows, ..]` without padding, or a fixed shape.
+    /// The arguments of the graph: `[tokens, ..]` or `[rows, ..]` without padding, or of a fixed shape.
     pub(super) arguments: Vec<Array>,
     pub(super) weights: Vec<(WeightSpec, Vec<f32>)>,
     /// Keys and values of each layer, `[num_blocks, kv_heads, block_size, dim]`.
@@ -149,7 +149,8 @@ impl Case {
         self
     }
 
-    /// Compares the outputs of both backends, each with its tolerance, and their states after the step, exactly.
+    /// Compares the outputs of both backends, each output with its tolerance, and compares the states after the step
+    /// exactly.
     pub(super) fn check(&self, tolerances: &[Tolerance]) {
         let expected = self.on_cpu();
         let Some(actual) = self.on_xla() else {
@@ -158,7 +159,7 @@ impl Case {
         self.compare(&actual, &expected, tolerances);
     }
 
-    /// Compares an outcome of the device with the oracle's.
+    /// Compares the outcome on the device with that of the oracle, the CPU backend.
     pub(super) fn compare(&self, actual: &Outcome, expected: &Outcome, tolerances: &[Tolerance]) {
         assert_eq!(tolerances.len(), expected.outputs.len(), "a tolerance for each output");
         for (index, tolerance) in tolerances.iter().enumerate() {
@@ -319,8 +320,8 @@ impl Case {
         }
     }
 
-    /// Returns the indices of the batch's tokens, or rows, in a value of `shape` on the device, and the value's length
-    /// there; `None` for values of other shapes.
+    /// Returns the indices of the batch's tokens, or sampling rows, in a value on the device, and the value's length
+    /// there; `None` if `shape` begins with neither tokens nor rows.
     fn places(&self, shape: &Shape) -> Option<(Vec<usize>, usize)> {
         let Sizes { rows, tokens_per_row, .. } = self.sizes;
         let tokens = |(place, row): (usize, &backend::BatchRow)| {
@@ -359,7 +360,7 @@ fn swap_heads(values: &[f32], heads: KvHeads, swap: Swap) -> Vec<f32> {
     swapped
 }
 
-/// Returns the size of the vocabulary of the graph's masks, or 1 if it has none.
+/// Returns the size of the vocabulary of the graph's masks, or 1 if the graph has no masks.
 fn masked_vocab(graph: &Graph) -> usize {
     let vocab_size = |op: &Op| if let Op::IsAllowed { vocab_size } = op { Some(*vocab_size) } else { None };
     graph.nodes().iter().find_map(|node| vocab_size(&node.op)).unwrap_or(1)
@@ -447,7 +448,7 @@ fn stack(mut rows: impl Iterator<Item = Array>) -> Array {
 /// Returns top tokens `[1, n]`, cut or filled with -1 to [`TOP_TOKENS`] as on a device. Other results do not change.
 fn filled(row: &Array) -> Array {
     let Elements::I32(ids) = &row.elements else {
-        assert_eq!(row.dims, [1, TOP_TOKENS], "what stands beside top tokens");
+        assert_eq!(row.dims, [1, TOP_TOKENS], "the shape of values that accompany top tokens");
         return row.clone();
     };
     let filled = ids.iter().copied().chain(std::iter::repeat(-1)).take(TOP_TOKENS);

@@ -1,6 +1,7 @@
 //! Tests that two devices that share a model compute the same as one device alone.
 //!
-//! The graph of a rank has its parts of the weights and the collectives. The graph of the oracle has the whole weights.
+//! The graph of a rank has collectives and the rank's parts of the weights. The graph of the oracle, the CPU backend,
+//! has the whole weights and no collectives.
 
 use std::sync::Arc;
 
@@ -83,7 +84,7 @@ proptest! {
         let mut numbers = Numbers::new(seed);
         let x = floats(&[n, size], numbers.short_floats(n * size));
         let batch = || rows_of_one_token(n, &vec![0; n]);
-        // Two sums of f32 are computed in another order. Their products are up to 2 · 4 · size.
+        // Two sums of f32 are computed in another order. The products in the second sum are up to 2 · 4 · size.
         let tolerance = Tolerance::Close { relative: 1e-6, absolute: 1e-5 * (size * features) as f32 };
         check(&build, (batch, [n + 1, 1]), &[x], &mut numbers, &[tolerance]);
     }
@@ -110,7 +111,7 @@ proptest! {
         check(&build, (batch, [n + 1, 1]), &[x], &mut numbers, &[Tolerance::Exact]);
     }
 
-    /// Each device has the scales of its outputs. It rounds x as a single device does.
+    /// Each device has the scales of its own outputs. It quantizes x as a single device does.
     #[test]
     fn parts_of_integers_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
         let build = |num_ranks: usize| {
@@ -134,7 +135,7 @@ proptest! {
         check(&build, (batch, [n + 1, 1]), &[], &mut numbers, &[Tolerance::Exact, logits]);
     }
 
-    /// Floats of a byte times a power of two are rounded without loss, so the oracle computes with the floats
+    /// fp8 floats times a power of two are quantized to fp8 without loss, so the oracle computes with the floats
     /// themselves.
     #[test]
     fn parts_of_floats_of_a_byte_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {

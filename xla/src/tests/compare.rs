@@ -4,12 +4,13 @@
 
 use cpu::oracle::{Array, Elements};
 
-/// The largest difference between two numbers. NaN equals NaN, and both zeroes are equal, with every tolerance.
+/// The largest difference between two numbers that a comparison allows. NaN equals NaN, and both zeroes are equal, with
+/// every tolerance.
 #[derive(Debug, Clone)]
 pub(super) enum Tolerance {
     /// No difference.
     Exact,
-    /// `absolute`, plus `relative` times the expected number.
+    /// `absolute`, plus `relative` times the magnitude of the expected number.
     Close { relative: f32, absolute: f32 },
     /// A limit for each element.
     Each(Vec<f32>),

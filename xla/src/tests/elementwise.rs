@@ -45,7 +45,7 @@ proptest! {
         let mut case = Case::new(graph, batch, [lens.len() + 1, 8], layout(4, 1, 48));
         let values = special_floats(&mut numbers, num_tokens * a * b);
         case.arguments = vec![floats(&[num_tokens, a * b], values), floats(&[3], special_floats(&mut numbers, 3))];
-        // Nothing is computed.
+        // The values are copied, not computed.
         case.check(&vec![Tolerance::Exact; 6]);
     }
 
@@ -112,7 +112,7 @@ proptest! {
         // IEEE 754 defines the results to the bit, but devices may flush numbers below the smallest normal one to 0.
         let ieee = Tolerance::Close { relative: 0.0, absolute: f32::MIN_POSITIVE };
         let mut tolerances = vec![ieee; outputs.len()];
-        // XLA multiplies by the inverse of a constant.
+        // XLA replaces a division by a constant with a product with its inverse.
         for (tolerance, output) in tolerances.iter_mut().zip(&outputs) {
             if let Op::Binary(Binary::Divide) = graph.node(*output).op {
                 *tolerance = Tolerance::Close { relative: 2.0 * f32::EPSILON, absolute: f32::MIN_POSITIVE };

@@ -1,8 +1,8 @@
 //! Tests of every operation on XLA-CPU against the CPU backend, with random shapes and data, and of the programs' text.
 //!
 //! A [`case`](Case) is a small graph with its step. It runs on both backends, with padding that spoils every result
-//! that it reaches. Outputs are compared with a tolerance that the test explains, states exactly. A new operation must
-//! have a test, because [`test_of`] does not compile without it.
+//! that it reaches. Outputs are compared with a tolerance that the test explains; states are compared exactly. A new
+//! operation must have a test, because [`test_of`] does not compile without it.
 
 mod attention;
 mod case;
@@ -33,13 +33,13 @@ use case::Case;
 use compare::Tolerance;
 use numbers::Numbers;
 
-/// Returns a configuration with `cases` cases and few attempts to shrink a failing case, because each compiles a
-/// program.
+/// Returns a configuration with `cases` cases and few attempts to shrink a failing case, because each attempt compiles
+/// a program.
 fn cases(cases: u32) -> Config {
     Config { cases, failure_persistence: None, max_shrink_iters: 24, ..Config::default() }
 }
 
-/// Returns the name of the test that compares an operation with the CPU backend's.
+/// Returns the name of the test that compares an operation on the device with the same operation on the CPU backend.
 fn test_of(op: &Op) -> &'static str {
     match op {
         Op::Input(Input::TokenIds | Input::Positions) => "tokens_and_their_arguments_pass_through",
@@ -80,7 +80,7 @@ fn test_of(op: &Op) -> &'static str {
     }
 }
 
-/// Every operation of real graphs has a test that exists.
+/// For every operation of the real graphs, the test that `test_of` names exists.
 #[test]
 fn tests_of_operations_exist() {
     let sources = [
@@ -108,12 +108,12 @@ fn tests_of_operations_exist() {
     }
 }
 
-/// Returns the weight as integers of 8 bits.
+/// Returns the weight `spec`, quantized to int8.
 fn integers_of(spec: WeightSpec) -> WeightSpec {
     WeightSpec { rounding: Some(Rounding::Int8), ..spec }
 }
 
-/// Returns a type that the CPU backend rounds to as well.
+/// Returns a strategy for the quantizations that the CPU backend has too.
 fn any_rounding() -> impl Strategy<Value = Rounding> {
     prop::sample::select(vec![Rounding::Int8, Rounding::Int4])
 }

@@ -1,4 +1,4 @@
-//! Tests of operations of models that compute each token alone.
+//! Tests of the operations of models that compute each token on its own.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::*;
 
 const FLOATS: [FloatType; 3] = [FloatType::F32, FloatType::Bf16, FloatType::F16];
 
-/// Returns the largest relative error of rounding to a type.
+/// Returns the largest relative error of rounding to the type `dtype`.
 fn rounding(dtype: FloatType) -> f32 {
     match dtype {
         FloatType::Bf16 => 1.0 / 256.0,
@@ -103,7 +103,7 @@ proptest! {
         case.check(&[Tolerance::Each(limits)]);
     }
 
-    /// The table is also the head.
+    /// The embedding table is also the weight of the output head.
     #[test]
     fn embeddings_of_integers(
         num_rows in 1..6usize,
@@ -147,7 +147,7 @@ proptest! {
         }
         let mut case = Case::new(graph, batch, [lens.len() + 1, 5], layout(4, 1, 16));
         case.weights = vec![(spec, numbers.floats(vocab_size * hidden_size, 2.0))];
-        // Every number of a shorter type is also a number of f32.
+        // f32 can represent every number of a shorter type.
         case.check(&[Tolerance::Exact]);
     }
 
@@ -166,7 +166,7 @@ proptest! {
         let [all, each, own] = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
         let normed = graph.rms_norm(x, all, 1e-5, 0.0).unwrap();
         let layer_normed = graph.layer_norm(x, &[all, all], 1e-5, 0.0).unwrap();
-        // Some models norm each head alone.
+        // Some models norm each head on its own.
         let x = graph.reshape(x, &[heads, size]).unwrap();
         let normed_heads = graph.rms_norm(x, each, 1e-6, 1.0).unwrap();
         let own_weights = graph.layer_norm(x, &[own], 1e-5, 1.0).unwrap();
@@ -280,7 +280,7 @@ proptest! {
     }
 }
 
-/// Returns the largest size of one of `size` values that are normed together.
+/// Returns the largest magnitude that one of `size` values can have after they are normed together.
 fn spread(size: usize) -> f32 {
     (size as f32).sqrt()
 }

@@ -7,7 +7,7 @@
 pub(super) struct Numbers(u64);
 
 impl Numbers {
-    /// Returns the numbers of `seed`.
+    /// Returns the sequence of random numbers for `seed`.
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -40,8 +40,8 @@ impl Numbers {
         (0..len).map(|_| (self.below(257) as f32 - 128.0) / 64.0).collect()
     }
 
-    /// Returns rows whose largest number is 1.75, 448 times a power of two. All other numbers are floats of a byte
-    /// times the same power.
+    /// Returns rows whose largest magnitude is 1.75, which is 448 times a power of two. All other values are fp8 floats
+    /// times the same power, so quantization to fp8 loses nothing.
     pub(super) fn floats_of_a_byte(&mut self, num_rows: usize, len: usize) -> Vec<f32> {
         let mut number = |idx: usize| {
             let magnitude = (8 + self.below(7)) as f32 / (8 << self.below(5)) as f32;

@@ -1,7 +1,7 @@
-//! XLA-CPU for the tests: one client with two devices per test process, which runs texts on arrays.
+//! XLA-CPU for the tests: one client with two devices per test process, which compiles StableHLO text and runs it.
 //!
-//! Door: [`rig`]. If this machine lacks the plugin, a line is printed and the tests pass, unless
-//! `HILO_REQUIRE_PLUGINS=1` promises the plugin.
+//! Door: [`rig`]. If this machine lacks the plugin, a line is printed and the tests pass; with `HILO_REQUIRE_PLUGINS=1`
+//! they fail.
 
 use std::sync::OnceLock;
 
@@ -77,7 +77,7 @@ impl Rig {
 }
 
 impl Upload {
-    /// Returns an array as it is uploaded.
+    /// Returns the upload of an array.
     pub(super) fn of(array: &Array) -> Self {
         let (dtype, bytes) = match &array.elements {
             Elements::F32(elements) => (DType::F32, elements.iter().flat_map(|x| x.to_le_bytes()).collect()),
@@ -88,7 +88,8 @@ impl Upload {
         Self { ty: Type::new(array.dims.clone(), dtype), bytes }
     }
 
-    /// Returns the arrays of a device's part of a weight, whose floats are `values`.
+    /// Returns the uploads of a rank's part of a weight, quantized if `spec` says so. `values` are the floats of this
+    /// part.
     pub(super) fn weight(spec: &WeightSpec, values: &[f32]) -> Vec<Self> {
         if spec.rounding.is_none() {
             return vec![Self::floats(values, Type::new(spec.local_shape(), DType::Float(spec.dtype)))];
@@ -99,7 +100,7 @@ impl Upload {
         arrays.map(|((_, ty), bytes)| Self { ty, bytes }).collect()
     }
 
-    /// Returns floats in the type of `ty`.
+    /// Returns the upload of floats, converted to the type of `ty`.
     pub(super) fn floats(values: &[f32], ty: Type) -> Self {
         assert_eq!(values.len(), ty.len());
         let DType::Float(dtype) = ty.dtype else { panic!("{ty} has no floats") };
@@ -124,7 +125,7 @@ fn download(buffer: &Buffer) -> Array {
         ElementType::S32 => Elements::I32(words().map(i32::from_le_bytes).collect()),
         ElementType::U32 => Elements::U32(words().map(u32::from_le_bytes).collect()),
         ElementType::Pred => Elements::Bool(bytes.iter().map(|byte| *byte != 0).collect()),
-        other => panic!("no program answers {other:?}"),
+        other => panic!("no program returns {other:?}"),
     };
     Array { dims: buffer.dims().to_vec(), elements }
 }

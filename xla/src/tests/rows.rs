@@ -1,4 +1,4 @@
-//! Tests of operations over a whole row of scores that choose no token.
+//! Tests of operations that read a whole row of scores but choose no token.
 
 use proptest::prelude::*;
 
@@ -67,7 +67,7 @@ proptest! {
         let x = floats(&[num_rows, size], scores(&mut numbers, num_rows, size));
         let index = integers(&[num_rows], numbers.indices(num_rows, size));
         let indices = integers(&[num_rows, TOP_TOKENS], numbers.indices(num_rows * TOP_TOKENS, size));
-        // The elements are copied.
+        // The elements are only copied.
         Case::plain(graph, num_rows, vec![x, index, indices]).check(&[Tolerance::Exact, Tolerance::Exact]);
     }
 

@@ -1,8 +1,8 @@
-//! Tests of operations that choose tokens: thresholds, the best tokens, draws.
+//! Tests of operations that choose tokens: thresholds, the best tokens, random sampling.
 //!
-//! Scores have ties, both zeroes and impossible tokens. Operations that depend on sums are tested twice: with numbers
-//! whose sums are exact in any order, so that the results are equal; and with any numbers, so that the result must be
-//! right up to the rounding of sums.
+//! Scores have ties, zeroes of both signs, and minus infinity. Operations that depend on sums are tested twice: with
+//! numbers whose sums are exact in any order, so that the results are equal; and with any numbers, so that the result
+//! must be right up to the rounding of sums.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn scores(numbers: &mut Numbers, num_rows: usize, vocab_size: usize) -> Array {
     floats(&[num_rows, vocab_size], scores)
 }
 
-/// Returns numbers of tokens: none, some, all, or more than the vocabulary has.
+/// Returns a number of tokens for each row: none, some, all, or more than the vocabulary has.
 fn limits(numbers: &mut Numbers, num_rows: usize, vocab_size: usize) -> Array {
     let limit = |numbers: &mut Numbers| match numbers.below(5) {
         0 => 0,

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::case::layout;
 use super::*;
 
-/// Returns a case of rows, each in its own slot, in a program for `bucket`. `lens` has the tokens of each row before
-/// the step and in it. Two operations add to one state: the second begins with the sum of the first.
+/// Returns a case of rows, each in its own slot, in a program for `bucket`. `lens` has the numbers of tokens of each
+/// row before the step and in it. Two operations add to one state: the second begins with the sum of the first.
 fn case(lens: &[(usize, usize)], size: usize, bucket: [usize; 2], numbers: &mut Numbers) -> Case {
     let mut graph = Graph::default();
     let [x, y] = [0, 1].map(|index| tokens(&mut graph, index, &[size]));

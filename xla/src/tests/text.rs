@@ -1,4 +1,4 @@
-//! Tests of the text of programs. A change of the text makes all cached programs useless, so the tests show it.
+//! Tests of the text of programs. Cached programs whose text has changed are useless, so these tests show every change.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ const VOCAB_SIZE: usize = 10;
 const HIDDEN_SIZE: usize = 8;
 const HEAD_DIM: usize = 4;
 
-/// Returns the graphs of a decoder of one layer, its head, its targets, and the sampler with everything.
+/// Returns the graphs of a decoder with one layer, of its output head, of the report on prompt tokens (targets), and of
+/// the sampler with every processor.
 pub(super) fn graphs() -> Vec<Arc<Graph>> {
     let ModelGraphs { decoder, logits } = model();
     let targets = target_graph(VOCAB_SIZE, TargetReport::TopTokens).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of biases and masks for single tokens of the vocabulary.
+//! Tests of logit biases and token masks, and of the sampler with every processor.
 
 use backend::BLOCK_SIZE;
 use backend::{Batch, RowSampler, SAMPLED_TOKEN};
@@ -50,8 +50,8 @@ fn params(numbers: &mut Numbers, vocab_size: usize) -> SamplingParams {
     }
 }
 
-/// Tests all processors together. Seeds are fixed: the two backends sum in different types, and one in some thousand
-/// random rows would be close enough to a threshold to differ.
+/// Tests all processors together. Seeds are fixed, because the two backends sum in different types, and with random
+/// seeds one in some thousand rows would be so close to a threshold that the tokens differ.
 #[test]
 fn samplers_with_everything_choose_the_same() {
     const ROWS: usize = 5;

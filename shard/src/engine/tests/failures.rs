@@ -44,8 +44,8 @@ fn tokens_of(reply: &StepReply, slot: u32) -> SampledToken {
     reply.rows.iter().find(|row| row.slot == slot).unwrap().token.clone().unwrap()
 }
 
-/// Runs a row in a batch with one that fails, then another row in the failed one's slot and blocks. Returns the tokens
-/// of each, generated alone and in this way.
+/// Runs a row in a batch with a row that fails, then another row in the slot and blocks of the failed row. Returns the
+/// tokens of both rows, each first generated alone and then generated in this way.
 fn beside_a_failure(rig: &mut Rig) -> [Vec<SampledToken>; 4] {
     let (observed, later) = (vec![5, 6, 7, 8, 9], vec![11, 12, 13]);
     let alone = rig.generate(1, &observed, SamplingParams::greedy(), 6);
@@ -133,7 +133,8 @@ fn a_row_that_may_choose_nothing_fails_alone() {
     }
 }
 
-/// Numbers at the ends of the legal ranges make tokens, alone and together, and with a mask that allows one token.
+/// Rows generate tokens even if parameters are at the ends of their legal ranges, one parameter or several, and with a
+/// mask that allows one token.
 #[test]
 fn extreme_parameters_make_tokens() {
     let drawn = SamplingParams { is_greedy: false, seed: 7, top_n_tokens: 5, ..SamplingParams::greedy() };

@@ -1,4 +1,4 @@
-//! Every family of models, compared with transformers, on every backend that runs here and on two ranks.
+//! Every family of models, compared with transformers on one and on two ranks of the CPU, and some families on XLA-CPU.
 //!
 //! `integration-tests/fixtures/make_families.py` makes the checkpoints, two or more for each architecture. Their
 //! prompts and continuations are longer than their windows and original contexts. Greedy tokens must be the same;
@@ -19,8 +19,8 @@ use crate::args::{Dtype, KvCacheDtype, ShardArgs};
 /// The largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-4;
 
-/// The same for weights, activations and optionally keys and values in bfloat16: rounding errors of up to 2^-8 add up
-/// over layers.
+/// The same tolerance for weights, activations and optionally keys and values in bfloat16: rounding errors of up to
+/// 2^-8 add up over layers.
 const SHORT_TOLERANCE: f64 = 0.03;
 
 /// Returns the checkpoints with their names.
@@ -36,8 +36,8 @@ fn families() -> Vec<(String, PathBuf)> {
     families
 }
 
-/// Returns a sample of [`families`], because compiling one takes seconds. If `HILO_TEST_FAMILY` is set, returns instead
-/// all whose name contains it.
+/// Returns a sample of [`families`], because compiling one takes seconds. If the variable `HILO_TEST_FAMILY` is set,
+/// returns instead all families whose names contain its value.
 fn compiled_families(sample: &[&str]) -> Vec<(String, PathBuf)> {
     let mut chosen = families();
     if std::env::var_os("HILO_TEST_FAMILY").is_none() {
@@ -47,15 +47,15 @@ fn compiled_families(sample: &[&str]) -> Vec<(String, PathBuf)> {
     chosen
 }
 
-/// Loads on `devices_per_shard` devices of XLA-CPU, with a single slot and so with few programs. `None` if there is no
-/// plugin, which is printed.
+/// Loads on `devices_per_shard` devices of XLA-CPU, with a single slot and so with few programs. If there is no plugin,
+/// prints that and returns `None`.
 fn on_xla(path: &Path, devices_per_shard: u32) -> Option<Rig> {
     plugin_path(Device::XLA_CPU)?;
     let args = ShardArgs { devices_per_shard, ..args(path.to_str().unwrap(), Device::XLA_CPU) };
     Some(Rig::warm_for(Engines::load(&[args]).unwrap(), 1))
 }
 
-/// Checks the greedy tokens after each prompt, and the best log-probabilities of the first.
+/// Checks the greedy tokens after each prompt, and the log-probabilities of the best tokens at the first of them.
 fn check_tokens(rig: &mut Rig, name: &str, what: &str) {
     let params = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
     for prompt in &Reference::read(&format!("families/{name}")).prompts {

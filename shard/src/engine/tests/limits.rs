@@ -74,7 +74,7 @@ fn what_cannot_be_met_shows_before_weights_are_read() {
     assert!(check(&args, &Warmup::default()).unwrap_err().to_string().starts_with("--quantize is fp8"));
 }
 
-/// The window has 13 tokens, a block 16.
+/// The window has 13 tokens, and a block has 16.
 #[test]
 fn a_cache_need_not_hold_more_than_a_window_and_a_block() {
     let args = args(fixture("families/mistral-window").to_str().unwrap(), Device::CPU);

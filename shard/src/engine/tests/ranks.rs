@@ -1,7 +1,7 @@
 //! Models split over several ranks: they generate the tokens of one rank alone, and every rank returns the same
 //! replies.
 //!
-//! Door: [`Engines`], the engines of all shards. A rank is a thread with its own engine here, or a device of one
+//! Door: [`Engines`], the engines of all shards. A rank is here a thread with its own engine, or a device of one
 //! engine.
 
 use std::path::Path;
@@ -168,7 +168,8 @@ fn random(shape: &[usize], seed: u64) -> Vec<u8> {
     (0..shape.iter().product::<usize>() as u64).flat_map(|index| number(index).to_le_bytes()).collect()
 }
 
-/// Generates the tokens of two greedy rows and a drawn one, each with the log-probabilities of the best tokens.
+/// Generates the tokens of two greedy rows and of a row that samples at random, each with the log-probabilities of the
+/// best tokens.
 fn generate(rig: &mut Rig, vocab_size: usize) -> Vec<Vec<SampledToken>> {
     let greedy = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
     let drawn = SamplingParams {
@@ -209,7 +210,7 @@ fn tiny_llamas() -> [TinyLlama; 3] {
     ]
 }
 
-/// Returns a rig on `devices_per_shard` devices of XLA-CPU. `None` if there is no plugin, which is printed.
+/// Returns a rig on `devices_per_shard` devices of XLA-CPU. If there is no plugin, prints that and returns `None`.
 fn on_xla_devices(model_id: &str, devices_per_shard: u32) -> Option<Rig> {
     plugin_path(Device::XLA_CPU)?;
     let args = ShardArgs { devices_per_shard, ..args(model_id, Device::XLA_CPU) };
@@ -297,8 +298,8 @@ fn devices_make_the_tokens_of_one() {
         let path = path.to_str().unwrap();
         // `devices_pad_and_copy` runs other models on four devices.
         let counts = if name == FIXTURES[0] { &[2, 4][..] } else { &[2] };
-        // XLA-CPU rounds activations to short floats, so one device of it is the reference. Sums in another order may
-        // still round to another neighbour.
+        // XLA-CPU rounds activations to 16-bit floats, so the reference is one device of XLA-CPU. Sums in another order
+        // may still be rounded to another neighbour.
         let is_short = name.ends_with("16");
         let alone = if is_short { on_xla_devices(path, 1) } else { Some(Rig::fixture(name)) };
         let Some(mut alone) = alone else { return };
@@ -310,8 +311,8 @@ fn devices_make_the_tokens_of_one() {
     }
 }
 
-/// If the inputs of a linear layer are split, each device rounds its own share of the activations and weights, as CPU
-/// ranks do.
+/// If the inputs of a linear layer are split, each device quantizes its own share of the activations and weights, as
+/// CPU ranks do.
 #[test]
 fn devices_of_integers_make_the_tokens_of_cpu_ranks() {
     if plugin_path(Device::XLA_CPU).is_none() {
@@ -345,7 +346,7 @@ fn devices_pad_and_copy() {
     }
 }
 
-/// Returns the fingerprint of a step that reads `tokens`. All ranks must have the same.
+/// Returns the fingerprint of a step that reads `tokens`. All ranks must have the same fingerprint.
 fn fingerprint(rig: &mut Rig, tokens: &[i32]) -> u64 {
     let mut batch = Batch::default();
     batch.push_row(0, 0, tokens, &[0]);
@@ -379,7 +380,7 @@ fn devices_are_told_and_assigned() {
     let layout = StateLayout { num_slots: 1, num_blocks: 8, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
     let mut message =
         |assignment: &[i64]| engine.backend.allocate(layout, assignment, &mut |_, _, _| ()).unwrap_err().to_string();
-    assert_eq!(message(&[0]), "the router assigns 1 device(s) to 2 ranks");
+    assert_eq!(message(&[0]), "the router assigns 1 device(s) to 2 ranks; each rank needs one");
     assert_eq!(message(&[1, 0]), "the router assigns device 1 to rank 0, whose weights are on device 0");
 }
 

@@ -13,7 +13,7 @@ use crate::args::KvCacheDtype;
 
 /// The largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-5;
-/// The same, if the processor multiplies bf16 with bf16.
+/// The same tolerance if the processor multiplies bf16 with bf16.
 const ROUNDED_TOLERANCE: f64 = 2e-2;
 
 pub(super) struct Reference {
@@ -61,7 +61,7 @@ pub(super) fn check_logits(rig: &mut Rig, prompt: &[u32], logits: &Value, (toler
     }
 }
 
-/// As [`check_logits`], for the best tokens reported with `token`.
+/// Does the same as [`check_logits`] for the best tokens that are reported with `token`.
 pub(super) fn check_top(token: &SampledToken, logits: &Value, tolerance: f64, what: &str) {
     let logits = numbers(logits);
     let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));

@@ -1,5 +1,5 @@
-//! **Invariant**: a row's tokens do not depend on the row that its slot had before, on the chunks in which the row is
-//! read, or on how often it is read.
+//! **Invariant**: a row's tokens do not depend on the row that its slot had before, on the chunks in which the row's
+//! prompt is read, or on how often it is read.
 //!
 //! The model is a tiny Llama that adds a share of a running sum to its hidden states; the slots keep the sum. The tests
 //! compare bits on the CPU. On XLA they allow a tolerance, because programs for other chunk sizes add in another order.
@@ -41,7 +41,7 @@ fn with_running_sum(graphs: &ModelGraphs) -> ModelGraphs {
     ModelGraphs { decoder: decoder.finish(&[output]), logits: Arc::clone(&graphs.logits) }
 }
 
-/// As `engine::load`, for the model with the running sum, which no file describes.
+/// Does the same as `engine::load` for the model with the running sum, which no file describes.
 fn load(args: &ShardArgs) -> Result<Engine, EngineError> {
     let files = ModelFiles::open(&args.model.model_id)?;
     let config = Config::parse(&config_json(&files)?)?;
@@ -87,8 +87,8 @@ fn on(device: Device) -> Rig {
     Rig::warm(Engines::load_with(&[args(fixture(FIXTURES[0]).to_str().unwrap(), device)], load).unwrap())
 }
 
-/// Returns rigs on one rank of the CPU, on two, and on XLA-CPU if there is a plugin. The boolean is true if bits are
-/// compared.
+/// Returns rigs on one rank of the CPU, on two ranks of the CPU, and on XLA-CPU if there is a plugin. The boolean is
+/// true if the results of the rig must agree bit for bit.
 fn rigs() -> Vec<(&'static str, Rig, bool)> {
     let two_ranks = cpu_ranks(&args(fixture(FIXTURES[0]).to_str().unwrap(), Device::CPU), 2, load);
     let xla = plugin_path(Device::XLA_CPU).map(|_| ("xla-cpu", on(Device::XLA_CPU), false));
@@ -148,7 +148,7 @@ fn a_prompt_in_pieces_equals_a_whole_one() {
         let prompt = prompt(45, 6);
         let whole = rig.generate(0, &prompt, sampling(7), 6);
         for cuts in [vec![1], vec![16, 17], vec![7, 8, 30, 44], (1..45).collect()] {
-            // Slot 0 had the row with the whole prompt; slot 4 did not.
+            // Slot 0 had the row that read the whole prompt at once; slot 4 had no such row.
             for slot in [0, 4] {
                 let pieces = read_in_chunks((&mut rig, slot), (&prompt, 0), &cuts, 6);
                 compare(&pieces, &whole, (are_bits, &format!("{name}, {cuts:?}")));
@@ -186,7 +186,8 @@ fn a_prefix_is_never_skipped() {
     rig.start(0, &prompt, sampling(7));
     let chunk = rig.chunk_after_prefix((0, 1), &prompt, sampling(7), 0);
     let error = rig.engine.step(&Step { rows: vec![chunk] }).unwrap_err();
-    let expected = "slot 1 would skip its first 32 tokens, but this model must read them: it keeps more than KV blocks";
+    let expected =
+        "slot 1 would skip its first 32 tokens, but this model must read them: it has states besides the KV cache";
     assert_eq!(error.to_string(), expected);
     assert_eq!(proto::ShardError::from(&error).kind(), proto::shard_error::Kind::Protocol);
 }

@@ -1,7 +1,7 @@
-//! Single steps: invalid steps are refused without any change, broken weights are an error, and requests of rows are
-//! met.
+//! Tests of single steps: invalid steps are refused without any change, broken weights are an error, and rows get what
+//! they request.
 //!
-//! Requests are masks, best tokens, and `min_new_tokens`.
+//! Rows request masks, best tokens, and `min_new_tokens`.
 
 use devices::Device;
 use proto::{Release, Row, SamplingParams, ShardError, Step, shard_error};

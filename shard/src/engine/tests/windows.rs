@@ -13,7 +13,7 @@ use super::{Rig, args, fixture, tokens};
 /// The token whose keys and values are not finite.
 const BAD: usize = 100;
 const VOCAB_SIZE: usize = 128;
-/// Numbers in bf16, the type of the fixture.
+/// The bytes of numbers in bf16, the type of the fixture.
 const ONE: [u8; 2] = [0x80, 0x3f];
 const LARGEST: [u8; 2] = [0x7f, 0x7f];
 const NUM_SLOTS: u32 = 3;

@@ -13,7 +13,7 @@ use super::ranks::Engines;
 use super::{FIXTURES, Rig, args, fixture, ids, masked, report, reporting, tokens};
 use crate::args::KvCacheDtype;
 
-/// The largest difference of a log-probability, by fixture. Sums in f32 are in another order. With short floats XLA
+/// The largest difference of a log-probability, by fixture. Sums in f32 are in another order. With 16-bit floats XLA
 /// rounds activations too; the rounding error of f16 is an eighth of that of bf16.
 const TOLERANCES: [(&str, f32); 5] = [
     ("tiny-llama-gqa-untied", 1e-4),
@@ -23,8 +23,8 @@ const TOLERANCES: [(&str, f32); 5] = [
     ("tiny-llama-f16", 0.04),
 ];
 
-/// The same, with int8 weights. XLA's order of sums depends on the processor; on some processors (Zen 4), more
-/// activations are rounded to another integer.
+/// The same tolerances with int8 weights. XLA's order of sums depends on the processor; on some processors (Zen 4),
+/// more activations are rounded to another integer.
 const INTEGER_TOLERANCES: [(&str, f32); 3] =
     [("tiny-llama-gqa-untied", 0.1), ("tiny-llama-tied", 0.1), ("tiny-llama-bf16", 0.1)];
 
@@ -108,8 +108,8 @@ fn tokens_are_those_of_the_cpu_backend() {
         let drawn = [(&drawn, 23), (&everything, 33), (&near_best, 17), (&steered, 29)];
         for (params, len) in greedy.into_iter().chain(drawn) {
             let what = format!("{name}, {params:?}");
-            // Rounded activations sooner or later change a token that is drawn, or whose score a bias brings near
-            // others.
+            // The rounding of activations sooner or later changes a token that is sampled at random, or a token whose
+            // score a bias brings near other scores.
             let is_steady = params.is_greedy && params.logit_bias.is_empty();
             let num_tokens = if tolerance < 1e-3 || is_steady { 12 } else { 1 };
             let [xla, cpu] = [&mut xla, &mut cpu].map(|rig| rig.generate(1, &prompt(len), params.clone(), num_tokens));
@@ -192,7 +192,7 @@ fn masked_steps_are_those_of_the_cpu_backend() {
         let chunk = masked(rig.chunk(1, &prompt(23), Some(params.clone()), true), mask(0));
         let mut made = tokens(&rig.step(vec![chunk]));
         for step in 1..10 {
-            // Another row has no mask, and every third step has none.
+            // The row in slot 1 has no mask, and every third step has no mask.
             let row = rig.row(1);
             let allowed_tokens = if step % 3 == 0 { None } else { mask(step) };
             let rows = vec![rig.row(0), masked(row, allowed_tokens)];

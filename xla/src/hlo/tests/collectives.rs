@@ -1,4 +1,4 @@
-//! One module for each form of collectives.
+//! Counts of collectives, with one small module for each way in which a module can contain them.
 
 use super::super::{Collectives, proto};
 use super::{S32, array, calling, computation, f32s, instruction, loop_parts, module, parameter, tuple};
@@ -6,7 +6,7 @@ use super::{S32, array, calling, computation, f32s, instruction, loop_parts, mod
 const NONE: Collectives =
     Collectives { all_reduce: 0, all_gather: 0, reduce_scatter: 0, collective_permute: 0, all_to_all: 0 };
 
-/// Returns the collectives `opcodes`, one after the other.
+/// Returns a computation that applies the instructions `opcodes` one after another.
 fn chain(id: i64, opcodes: &[&str]) -> proto::Computation {
     let next = |(id, opcode): (i64, &&str)| instruction(id, opcode, f32s(8), &[id - 1]);
     computation(id, [parameter(1, 0, f32s(8))].into_iter().chain((2..).zip(opcodes).map(next)).collect())

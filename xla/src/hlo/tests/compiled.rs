@@ -1,4 +1,5 @@
-//! Modules of real compilers, counted by hand. The tests need the plugins of TPUs and of XLA-CPU, but no TPU.
+//! Modules of real compilers, whose reads and collectives were also counted by hand. The tests need the plugins of TPUs
+//! and of XLA-CPU, but no TPU.
 //!
 //! libtpu reads its environment once, so each test runs its body in a child process with the environment set.
 
@@ -35,7 +36,7 @@ const INT8_MATMUL_BYTES: u64 = 64 * 512 + 256 * 512 + 256 * 4;
 /// `PrimitiveType` of int8.
 const S8: i32 = 2;
 
-/// The sum of `n` times 4 blocks.
+/// Gathers 4 blocks of a cache in each of `n` iterations, and returns the sum over the iterations.
 const GATHER_LOOP: &str = "module @gather_loop { func.func @main(%cache: tensor<1024x16x128xbf16>,
       %blocks: tensor<64x4xi32>, %n: tensor<i32>) -> tensor<4x16x128xf32> {
     %zero = stablehlo.constant dense<0> : tensor<i32>
@@ -100,7 +101,8 @@ const COLLECTIVES: &str =
     }
     return %r#1 : tensor<64x256xf32> } }";
 
-/// Opens the plugin, if it is on this machine. Panics if it is missing and `HILO_REQUIRE_PLUGINS=1` is set.
+/// Opens the plugin of `device`, or returns `None` if it is not on this machine. Panics if the plugin is missing and
+/// `HILO_REQUIRE_PLUGINS=1` is set.
 fn open(device: Device) -> Option<Arc<Plugin>> {
     plugin_path(device).map(|path| Plugin::open(&path).expect("the plugin opens"))
 }
@@ -198,7 +200,7 @@ fn modules_of_xla_cpu_are_read() {
         let (format, bytes) = loaded.executable().optimized_program().expect("a module");
         HloModule::parse(&format, &bytes).expect("readable")
     };
-    // The product is written, then read by the sum.
+    // The compiler may write the product to memory, from which the addition reads it.
     let reads = compiled(&[0], MATMUL).reads(1);
     assert!((MATMUL_BYTES..=MATMUL_BYTES + 256 * 128 * 4).contains(&reads), "{reads}");
     let counts = compiled(&[0, 1, 2, 3], COLLECTIVES).collectives();

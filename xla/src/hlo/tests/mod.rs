@@ -1,6 +1,7 @@
-//! Modules made by hand, one for each rule, and modules of real compilers.
+//! Tests with modules written by hand, one for each rule, and with modules of real compilers.
 //!
-//! Doors: [`module`], [`computation`], [`instruction`] and the shapes, with which the tests write modules.
+//! Doors: [`module`], [`computation`] and [`instruction`], with which the tests write modules, and the functions that
+//! return shapes.
 
 mod collectives;
 mod compiled;
@@ -69,8 +70,8 @@ fn tuple(tuple_shapes: Vec<proto::Shape>) -> proto::Shape {
     proto::Shape { element_type: TUPLE, tuple_shapes, ..proto::Shape::default() }
 }
 
-/// Returns condition 1 and body 2 of a loop over `carried`, whose first element is the counter; `bound` is a constant,
-/// or the second element.
+/// Returns the computations of a loop over `carried`: the condition has id 1, the body id 2. The condition compares the
+/// first element of `carried`, the counter, with the constant `bound`, or with another element if `bound` is `None`.
 fn loop_parts(carried: &proto::Shape, bound: Option<i32>, body: Vec<proto::Instruction>) -> Vec<proto::Computation> {
     let flag = array(1, &[]);
     let bound = match bound {

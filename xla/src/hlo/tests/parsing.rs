@@ -26,7 +26,7 @@ fn what_is_wrong_is_named() {
     let error = |format: &str, bytes: &[u8]| HloModule::parse(format, bytes).unwrap_err().to_string();
     assert_eq!(
         error("mlir", b"module {}"),
-        r#"optimised program is in format "mlir"; hlo and hlo_with_config can be read"#
+        r#"optimised program is in format "mlir"; only hlo and hlo_with_config can be read"#
     );
     assert_eq!(error("hlo", &[0xff]), "optimised program is not a serialized HLO module");
     assert_eq!(error("hlo", &[]), "optimised program has no computation 0, which the module's entry names");
@@ -43,7 +43,7 @@ fn what_is_wrong_is_named() {
     assert_eq!(text, "optimised program has no computation 3, which copy.8 names");
 }
 
-/// Returns `shape` with a layout: minor to major, tiles.
+/// Returns `shape` with a layout of these tiles, and its dimensions in the order `minor_to_major`.
 fn laid_out(shape: proto::Shape, minor_to_major: &[i64], tiles: &[&[i64]]) -> proto::Shape {
     let tile = |dimensions: &&[i64]| proto::Tile { dimensions: dimensions.to_vec() };
     let tiles = tiles.iter().map(tile).collect();

@@ -1,4 +1,4 @@
-//! One module for each rule of counting reads. Numbers of bytes are 4 × the elements of f32.
+//! Counts of the bytes read, with one small module for each rule. An f32 element has 4 bytes.
 
 use super::super::proto;
 use super::{
@@ -6,13 +6,13 @@ use super::{
     tuple,
 };
 
-/// Returns the reads of an entry computation alone.
+/// Returns the bytes read by a module whose only computation consists of `instructions`.
 fn reads(instructions: Vec<proto::Instruction>) -> u64 {
     module(vec![computation(9, instructions)]).reads(1)
 }
 
-/// Returns the reads of an entry that only calls a fusion of `inside` (parameters first) on arrays of 1000 and 8
-/// elements.
+/// Returns the bytes read by a module that only applies a fusion to arrays of 1000 and 8 elements. `inside` are the
+/// instructions of the fusion, parameters first.
 fn fusion_reads(inside: Vec<proto::Instruction>) -> u64 {
     let fusion = calling(instruction(3, "fusion", f32s(10), &[1, 2]), &[1]);
     let entry = vec![parameter(1, 0, f32s(1000)), parameter(2, 1, f32s(8)), fusion];
