@@ -163,7 +163,7 @@ impl LoadMark {
     /// When an earlier process died while it loaded the entry.
     fn set(path: &Path) -> io::Result<Self> {
         for mark in marks_of(path)? {
-            // A process holds the lock of its mark as long as it lives, and removes the mark before it gives the lock up.
+            // A living process holds the lock of its mark, and removes the mark before it releases the lock.
             if File::open(&mark).is_ok_and(|file| file.try_lock().is_ok()) && mark.exists() {
                 let message =
                     format!("an earlier process ended while it loaded it; remove {} to try again", mark.display());

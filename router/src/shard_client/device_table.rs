@@ -10,8 +10,8 @@ use super::ShardClientError;
 /// Returns the device ids in the order of ranks; empty if devices have no ids. `replies` are in the order of shards.
 ///
 /// # Errors
-/// [`ShardClientError::Devices`] when shards report different numbers of devices, one device twice, one rank twice, or a
-/// rank that does not exist.
+/// [`ShardClientError::Devices`] when shards report different numbers of devices, one device twice, one rank twice, or
+/// a rank that does not exist.
 pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<i64>, ShardClientError> {
     let problem = |shard: u32, problem: String| Err(ShardClientError::Devices { shard, problem });
     let num_devices = replies.first().map_or(0, |(_, hello)| hello.devices.len());
