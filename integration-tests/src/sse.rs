@@ -1,4 +1,4 @@
-//! Server-sent events, as far as the server uses them: `data:` lines, comments, and blank lines between them.
+//! Parses server-sent events, as far as the server uses them: `data:` lines, comments, and blank lines between events.
 
 use std::io::{BufRead, BufReader};
 

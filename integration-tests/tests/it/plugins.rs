@@ -73,9 +73,9 @@ fn a_wheel_that_is_not_the_pinned_one_is_refused() {
     std::fs::write(&wheel, "abc").unwrap();
     let error = machine.fetch_error(&["cpu", "--wheel", wheel.to_str().unwrap()]);
     for part in [
-        "error: sha256 of ",
+        "error: the sha256 of ",
         "tiny.whl is ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-        "expected 55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
+        "has 55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
         "xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl",
     ] {
         assert!(error.contains(part), "{part} is not in: {error}");
@@ -127,7 +127,7 @@ fn a_wheel_that_pip_brings_is_checked_too() {
         echo no wheel > "$dest/xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl""#;
     let machine = Machine::new(Some(pip));
     let error = machine.fetch_error(&["cpu"]);
-    assert!(error.contains("error: sha256 of ") && error.contains("this is not the pinned wheel"), "{error}");
+    assert!(error.contains("error: the sha256 of ") && error.contains("this is not the pinned wheel"), "{error}");
     assert!(!machine.path().join(".cache/hilo/plugins/xla-cpu-pjrt-0.0.1/xla_cpu_pjrt.so").exists());
 }
 

@@ -32,7 +32,7 @@ pub(crate) enum FetchError {
     OtherWheel { wheel: &'static str },
     #[error("the wheel {} cannot be read: {source}", .path.display())]
     Wheel { path: PathBuf, source: io::Error },
-    #[error("the sha256 of {} is {found}, but that of the pinned wheel {wheel} is {expected}; use the pinned wheel", .path.display())]
+    #[error("the sha256 of {} is {found}, but the pinned wheel {wheel} has {expected}; this is not the pinned wheel", .path.display())]
     Sha256 { path: PathBuf, found: String, expected: &'static str, wheel: &'static str },
     #[error("the wheel {} cannot be unpacked: {source}", .path.display())]
     Zip { path: PathBuf, source: zip::result::ZipError },
