@@ -60,7 +60,7 @@ pub enum Moment {
     Idle,
 }
 
-/// An interposer of one shard. Its threads run until the test process ends.
+/// An interposer between one shard and its clients.
 #[derive(Debug)]
 pub struct Interposer {
     state: Arc<Mutex<State>>,

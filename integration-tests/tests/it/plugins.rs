@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use integration_tests::executable;
 use tempfile::TempDir;
 
-/// A machine without plugins: it has its own home and a PATH with only `python3`, a script with the given body, or
+/// A machine without plugins, with its own home. Its PATH has only the script `python3` with the given body, or
 /// nothing.
 struct Machine {
     folder: TempDir,
@@ -39,7 +39,7 @@ impl Machine {
         command.arg("plugin").args(arguments).output().expect("the launcher runs")
     }
 
-    /// The error message of a fetch that must fail with status 1.
+    /// Runs a fetch that must fail with status 1, and returns its error message.
     fn fetch_error(&self, arguments: &[&str]) -> String {
         let output = self.run(&[&["fetch"], arguments].concat());
         let stderr = String::from_utf8(output.stderr).expect("errors are text");
@@ -113,7 +113,7 @@ fn files_of_the_current_folder_are_not_run() {
     }
     let mut command = Command::new(executable());
     command.env_clear().env("HOME", machine.path()).env("PATH", machine.path().join("bin"));
-    // pip has no network and must not wait for one.
+    // pip cannot reach this index, and must not wait for it.
     command.env("PIP_INDEX_URL", "http://127.0.0.1:1").env("PIP_RETRIES", "0").env("PYTHONPATH", &folder);
     let output = command.current_dir(&folder).args(["plugin", "fetch", "cpu"]).output().expect("the launcher runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
