@@ -35,7 +35,8 @@ const OFFSET: u64 = 7;
 pub enum Fault {
     /// The shard's process gets a signal.
     Signal(Signal),
-    /// The client's connection is closed, while the shard's process and its own connection live on.
+    /// The client's connection is closed, while the shard's process and the shard's connection to the interposer live
+    /// on.
     Close,
     /// The client receives bytes that are not a frame.
     Garbage,
@@ -45,7 +46,8 @@ pub enum Fault {
     WrongFingerprint,
 }
 
-/// The moment at which a fault is injected. A signal is sent when the command arrives, other faults change its reply.
+/// The moment at which a fault is injected. A signal is sent when the command arrives; other faults change the
+/// command's reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// The reply to Hello, for which the client waits while the model is loaded.
@@ -90,8 +92,8 @@ fn connect(path: &Path) -> Option<UnixStream> {
     None
 }
 
-/// Waits until the shard accepts connections; it never looks at its socket file after that. This connects and leaves
-/// without a command, on which the shard closes the connection.
+/// Waits until the shard accepts connections; the shard never looks at its socket file after that. This function
+/// connects and leaves without a command, and the shard then closes the connection.
 fn wait_for_acceptor(path: &Path) -> io::Result<()> {
     let mut shard = connect(path).ok_or(io::ErrorKind::ConnectionRefused)?;
     shard.shutdown(Shutdown::Write)?;

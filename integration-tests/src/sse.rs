@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 
 use serde_json::Value;
 
-/// A response that is read event by event. Dropping it closes the connection.
+/// A response that is read event by event. Dropping this value closes the connection.
 pub struct SseStream {
     /// HTTP status.
     pub status: u16,

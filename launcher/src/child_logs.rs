@@ -1,5 +1,6 @@
 //! The logs of the children. The threads that read the lines also show them. The last lines of each child are kept for
-//! the error message if it dies. Reading never waits for the supervisor, so the pipes of the children never fill.
+//! the error message if that child dies. Reading never waits for the supervisor, so the pipes of the children never
+//! fill.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

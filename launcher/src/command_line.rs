@@ -59,7 +59,8 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arg
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let mut command = with_variables(with_short_help(Args::command()));
     if arguments.get(1).is_some_and(|word| command.find_subcommand(word).is_some()) {
-        // A launch's flags have the same variables as the subcommand's own flags, so they must not read them here.
+        // A launch's flags have the same variables as the subcommand's own flags, so the launch's flags must not read
+        // them here.
         command = command.mut_args(|arg| arg.env(Resettable::Reset));
     }
     let matches = command.try_get_matches_from_mut(&arguments);

@@ -19,9 +19,9 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Creates the file if several shards run on this host: they load their weights one after the other, and on the CPU
-    /// they also exchange activations through the file. The caller must keep the file until the last child has started.
-    /// Returns `None` for a single shard and for the mock device.
+    /// Creates the file if several shards run on this host. Through it the shards limit how many of them load a weight
+    /// at the same time, and on the CPU they also exchange activations. The caller must keep the file until the last
+    /// child has started. Returns `None` for a single shard and for the mock device.
     ///
     /// # Errors
     /// [`LauncherError::SharedMemory`] when the system refuses the file.

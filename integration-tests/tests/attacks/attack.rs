@@ -1,4 +1,5 @@
-//! An attack as a value: its requests, its number of connections, and how they treat the answers of the server.
+//! An attack as a value: its requests, the number of its connections, and how the connections treat the answers of the
+//! server.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ const RETRY: Duration = Duration::from_millis(50);
 pub(crate) struct Tally {
     /// The times between two events of a stream.
     pub(crate) gaps: Vec<Duration>,
-    /// The times from the first attempt of a request to its first event, with all refused attempts between them.
+    /// The times from the first attempt of a request to its first event, including all refused attempts.
     pub(crate) firsts: Vec<Duration>,
     /// The number of streams that ended as they should.
     pub(crate) num_finished: usize,
@@ -35,8 +35,8 @@ impl Tally {
     }
 }
 
-/// Starts streams until `end` has come, and reads those that then run to their end. A refused stream is requested again
-/// until `patience` is over.
+/// Starts streams until `end` has come; streams that run at that time are read to their end. A refused stream is
+/// requested again until `patience` is over.
 pub(crate) fn run(client: &Client, patience: Duration, end: &End) -> Tally {
     let mut all = Tally::default();
     std::thread::scope(|scope| {

@@ -38,7 +38,7 @@ impl Retry {
             return None;
         }
         let delay = FIRST_DELAY * 2_u32.pow(self.num_failures - 1);
-        // The delay is random by a quarter, so that hosts which were cut off together do not retry together.
+        // The delay varies randomly by up to a quarter, so that hosts that were cut off together do not retry together.
         let delay = delay.mul_f64(0.75 + 0.5 * fastrand::f64());
         Some(error.retry_after().map_or(delay, |wait| wait.max(delay)))
     }

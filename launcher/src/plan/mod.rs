@@ -41,7 +41,8 @@ pub(crate) struct Place<'a> {
     /// The address of the shards, to which each shard adds its number: a socket path without `-<shard>`, or
     /// `tcp://host:port` with the first port.
     pub(crate) shard_uds_path: &'a str,
-    /// The shared memory in which shards take turns and, on the CPU, exchange activations.
+    /// The shared memory through which shards limit how many of them load a weight at the same time and, on the CPU,
+    /// exchange activations.
     pub(crate) collective_path: Option<PathBuf>,
     /// The snapshot of a model from the Hub. `None` for another model, whose id is a path or `demo`.
     pub(crate) snapshot: Option<&'a Snapshot>,

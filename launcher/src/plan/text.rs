@@ -8,7 +8,7 @@ use super::{ChildPlan, LaunchPlan, Machine};
 use crate::tpu::devices_per_chip;
 use crate::variables::Variable;
 
-/// The flags in the arguments of children that the text shows; it leaves the other flags out.
+/// The flags that the text shows of a child's arguments.
 const FLAGS: [&str; 7] =
     ["--model-id", "--device", "--shard", "--num-shards", "--devices-per-shard", "--collective-path", "--port"];
 

@@ -1,5 +1,5 @@
-//! Bounds, as libtpu calls the sizes of a slice or of a part of it along x, y and z. For chips with two devices there
-//! is a fourth size, the number of cores.
+//! Bounds, as libtpu calls the sizes of a slice or of a part of it along x, y and z. If each process owns a single core
+//! of a chip, there is a fourth size, the number of cores.
 
 use std::fmt;
 
