@@ -79,7 +79,7 @@ rm -rf "$work/root"
 
 # ------------------------------------------------------------------------------------------------------------------- the images
 
-# This machine's settings for downloading packages are passed as secrets, which are not stored in images.
+# This machine's settings for downloading packages are passed as build secrets, which are not stored in images.
 secrets=()
 secret() { [ ! -f "$2" ] || secrets+=(--secret "id=$1,src=$2"); }
 secret ca-certificates /etc/ssl/certs/ca-certificates.crt
@@ -253,7 +253,7 @@ docker start "$run-socket" > /dev/null
 healthy socket
 stop socket
 
-step "statuses pass through PID 1, and a signal ends what does not serve"
+step "exit statuses pass through PID 1, and a signal ends a command that does not serve"
 status=0
 docker run --rm --label "$run" hilo:cpu --model-id /nowhere > /dev/null 2>&1 || status=$?
 [ "$status" = 2 ] || fail "status $status for a model that is not there"

@@ -1,6 +1,6 @@
 # Functions for scripts that need a real server. To be sourced.
 #
-#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or else a new build, with these flags on a free port, and
+#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or a new build if it is not set, on a free port with these flags, and
 #                              sets `url`; the server ends with the script
 #   environment FILE           makes a Python environment with the requirements in FILE and prints its folder
 

@@ -50,7 +50,7 @@ const PLATFORM: PlatformSpec = PlatformSpec {
         own_variable: None,
         licence_note: None,
     },
-    // Without `visible_devices`, each process would have a context on every GPU. CUDA_VISIBLE_DEVICES selects other GPUs
+    // Without `visible_devices`, each process would have a context on every GPU. CUDA_VISIBLE_DEVICES selects GPUs other
     // than the first.
     client_options: &[
         ("visible_devices", ClientOption::FirstDevices),

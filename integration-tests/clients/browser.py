@@ -12,7 +12,7 @@ SIZE = {"width": 1100, "height": 720}
 
 @contextlib.contextmanager
 def open_page(name: str, url: str, folder: str | None = None):
-    """Yields the page `/name`, and a function that takes a screenshot if a folder is given. None without a browser."""
+    """Yields the page `/name`, and a function that takes a screenshot if a folder is given. Yields None without a browser."""
     executable = shutil.which("chromium") or shutil.which("google-chrome")
     if executable is None:
         print(f"{name}: skipped: no Chromium")

@@ -26,7 +26,7 @@ def ask(schema, **sampling):
 
 
 def check(name, schema, **sampling):
-    """Returns true if the answer was complete. It must be, unless its schema does not limit its length."""
+    """Checks an answer and returns true if it was complete. It must be complete if its schema limits its length."""
     choice = ask(schema, **sampling)
     if choice.finish_reason == "length":
         assert name.startswith("open:") or is_endless(schema), f"{name}: {sampling}: no end: {choice.message.content}"
@@ -41,7 +41,7 @@ def check(name, schema, **sampling):
 
 
 def run(case):
-    """Returns true if an answer was complete."""
+    """Requests several answers, checks them, and returns true if one of them was complete."""
     name, schema = case
     ended = [check(name, schema, temperature=0)]
     ended += [check(name, schema, temperature=1, seed=seed) for seed in (1, 2)]

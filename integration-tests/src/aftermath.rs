@@ -1,5 +1,5 @@
-//! Checks of a server after an attack or after many requests: it serves structured output, holds nothing, and has given
-//! memory back.
+//! Checks of a server after an attack or after many requests: that it serves structured output, that all its gauges are
+//! zero, and that its router has returned memory to the system.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,10 @@ use serde_json::json;
 
 use crate::{Client, Metrics, Processes, Resident, pause};
 
-/// The longest time for structured output to be served, for gauges to fall to zero, and for memory to be given back.
+/// The maximum time until structured output is served; also the maximum time until gauges fall to zero, and until the
+/// router's memory falls.
 const DEADLINE: Duration = Duration::from_secs(20);
+/// The time between two attempts of a check.
 const POLL: Duration = Duration::from_millis(50);
 /// Gauges that are zero when no request is served.
 const GAUGES: [&str; 6] = [
@@ -23,24 +25,25 @@ const GAUGES: [&str; 6] = [
 /// The state of a server after an attack.
 #[derive(Debug)]
 pub struct Aftermath {
-    /// The time until a request for structured output succeeded, or the result of the last attempt.
+    /// The time until a request for structured output succeeded, or the error of the last attempt.
     pub structured: Result<Duration, String>,
-    /// Gauges that stayed above zero.
+    /// The gauges that stayed above zero, with their values.
     pub held: Vec<String>,
-    /// The memory when it had been given back, or at the deadline.
+    /// The memory of the processes when the router's had fallen enough, or at the deadline.
     pub resident: Resident,
 }
 
-/// Memory counts as given back at this percentage of the memory before the attack.
+/// After an attack, the router may have this percentage of the memory that it had before.
 const RETURN_PERCENT: u64 = 130;
 
-/// The most bytes that the router may have after an attack: a share of those in `before`, and `kept` bytes that an
-/// allocator may keep.
+/// Returns the maximum number of bytes that the router may have after an attack: a percentage of the bytes in `before`,
+/// and `kept` bytes that an allocator may keep.
 pub fn most_afterwards(before: Resident, kept: u64) -> u64 {
     before.router * RETURN_PERCENT / 100 + kept
 }
 
-/// Examines the server. The memory of its router should fall to `most` bytes.
+/// Examines the server. Waits until the memory of its router has fallen to `most` bytes, but not longer than the
+/// deadline.
 pub fn examine(client: &Client, processes: &Processes, most: u64) -> Aftermath {
     let structured = ask_for_structured_output(client);
     let held = held_gauges(client);
@@ -51,11 +54,11 @@ pub fn examine(client: &Client, processes: &Processes, most: u64) -> Aftermath {
     Aftermath { structured, held, resident: processes.now() }
 }
 
-/// Sends a request for structured output until it is served, as a client does that is told to come back. Returns how
-/// long that took.
+/// Sends a request for structured output again and again until it succeeds, as a client does that is told to retry.
+/// Returns the time until then.
 ///
 /// # Errors
-/// The result of the last attempt, when no request was served before the deadline.
+/// The error of the last attempt, when no request succeeded before the deadline.
 pub fn ask_for_structured_output(client: &Client) -> Result<Duration, String> {
     let start = Instant::now();
     let grammar = json!({"type": "json", "value": {
@@ -77,7 +80,7 @@ pub fn ask_for_structured_output(client: &Client) -> Result<Duration, String> {
     }
 }
 
-/// The gauges that do not fall to zero before the deadline.
+/// Returns the gauges that do not fall to zero before the deadline, with their values.
 fn held_gauges(client: &Client) -> Vec<String> {
     let start = Instant::now();
     loop {

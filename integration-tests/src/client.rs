@@ -1,4 +1,5 @@
-//! HTTP requests of the tests. Every wait has a deadline. A response with an error status is a response, not a failure.
+//! The HTTP client of the tests. Every request has a timeout. A response with an error status is returned like any
+//! other.
 
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
@@ -12,9 +13,10 @@ use ureq::typestate::AgentScope;
 use crate::metrics::Metrics;
 use crate::sse::SseStream;
 
+/// The default timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Sends requests to one server. Cheap to clone.
+/// Sends requests to one server. It is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: ureq::Agent,
@@ -47,7 +49,7 @@ impl Response {
         self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
     }
 
-    /// The message and the type of the error in the body; empty strings where there is none.
+    /// The message and the type of the error in the body; an empty string for a field that is missing.
     pub fn error(&self) -> (String, String) {
         let json = self.json();
         let text = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
@@ -61,7 +63,7 @@ impl Client {
         Self { agent: agent(TIMEOUT), url: url.to_owned(), api_key: None }
     }
 
-    /// Returns a client of the same server that gives up after `timeout`.
+    /// Returns a client of the same server whose requests fail after `timeout`.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { agent: agent(timeout), ..self.clone() }
@@ -98,7 +100,7 @@ impl Client {
         self.try_get(path).expect("an answer")
     }
 
-    /// Sends a GET request. Returns the response, or the reason why there was none.
+    /// Sends a GET request. Returns the response, or the error if there was none.
     pub fn try_get(&self, path: &str) -> Result<Response, ureq::Error> {
         self.with_key(self.agent.get(self.url(path))).call().map(read)
     }
@@ -111,7 +113,7 @@ impl Client {
         read(self.with_key(self.agent.post(self.url(path))).send_json(body).expect("an answer"))
     }
 
-    /// Sends a POST request with any bytes as `application/json`. Returns the response, or the reason why there was
+    /// Sends a POST request with these bytes as `application/json`. Returns the response, or the error if there was
     /// none.
     pub fn post_bytes(&self, path: &str, body: &[u8]) -> Result<Response, ureq::Error> {
         self.with_key(self.agent.post(self.url(path))).content_type("application/json").send(body).map(read)
@@ -122,8 +124,8 @@ impl Client {
         Ok(SseStream::new(self.with_key(self.agent.post(self.url(path))).send_json(body)?))
     }
 
-    /// Sends a POST request whose response, of any type, is read line by line. Dropping the lines closes the
-    /// connection.
+    /// Sends a POST request and returns the status and the lines of the response, which may have any type and are read
+    /// as they arrive. Dropping the lines closes the connection.
     ///
     /// # Errors
     /// When there is no response.

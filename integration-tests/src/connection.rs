@@ -1,4 +1,4 @@
-//! A raw TCP connection, which can send what no HTTP client would.
+//! A raw TCP connection, on which tests send bytes that no HTTP client would send.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,22 +8,23 @@ use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
 use crate::End;
 
-/// The interval at which a thread that waits for bytes checks if the end has come.
+/// The time after which a thread that waits for bytes checks if the end has come.
 const TICK: Duration = Duration::from_millis(100);
-/// The receive buffer of a client that reads slowly or not at all. The system's default would take megabytes instead.
+/// The size of the receive buffer of a client that reads slowly or not at all. With the system's default size, the
+/// kernel would accept megabytes for the client.
 const SMALL_BUFFER_BYTES: usize = 4096;
 
-/// A connection with a request on it.
+/// A TCP connection to the server.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
 }
 
 impl Connection {
-    /// Connects, with a small receive buffer if `has_small_buffer`.
+    /// Connects to `address`, with a small receive buffer if `has_small_buffer`.
     ///
     /// # Errors
-    /// When nothing listens at `address`.
+    /// When the connection cannot be made.
     pub fn open(address: SocketAddr, has_small_buffer: bool) -> std::io::Result<Self> {
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
         if has_small_buffer {
@@ -37,7 +38,7 @@ impl Connection {
         Ok(Self { stream })
     }
 
-    /// Sends `bytes`, or as many of them as the time until `end` allows.
+    /// Sends `bytes`, but stops when `end` has come.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -63,7 +64,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads `bytes_per_second` until the server closes the connection or the end comes.
+    /// Reads at most `bytes_per_second` until the server closes the connection or the end comes.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -74,7 +75,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads the bytes that arrive within a tick. Returns false if the server has closed the connection.
+    /// Reads bytes that arrive within [`TICK`]. Returns false if the server has closed the connection.
     fn read_once(&mut self, buffer: &mut [u8]) -> std::io::Result<bool> {
         match self.stream.read(buffer) {
             Err(error) if is_tick(&error) => Ok(true),

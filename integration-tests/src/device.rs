@@ -1,8 +1,8 @@
-//! The device of the servers under test, unless a test is about a certain device.
+//! The device on which the servers under test compute, unless a test is about a certain device.
 //!
 //! `HILO_TEST_DEVICE=xla-cpu cargo test -p integration-tests --test it` runs the suite on XLA-CPU. Servers on devices
-//! with compiled programs share a program cache below the target directory: the first server compiles for all others,
-//! in later runs too.
+//! with compiled programs share a program cache in the target directory, so a program is compiled only once, also for
+//! later runs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 
 use crate::server::{executable, target_folder};
 
-/// The environment variable with the device to test.
+/// The environment variable that names the device to test.
 const DEVICE_VARIABLE: &str = "HILO_TEST_DEVICE";
-/// The environment variable that, with the value 1, promises that plugins are installed: a test whose plugin is missing
-/// fails.
+/// The environment variable whose value 1 says that all plugins are installed. A test whose plugin is missing then
+/// fails instead of being skipped.
 const REQUIRE_VARIABLE: &str = "HILO_REQUIRE_PLUGINS";
-/// The device without that variable.
+/// The device to test if `HILO_TEST_DEVICE` is not set.
 const DEFAULT_DEVICE: &str = "cpu";
 
 /// The device to test, as a value of `--device`.
@@ -24,10 +24,10 @@ pub fn test_device() -> &'static str {
     DEVICE.get_or_init(|| std::env::var(DEVICE_VARIABLE).unwrap_or_else(|_| DEFAULT_DEVICE.to_owned()))
 }
 
-/// True if the plugin with this name is on this machine. Otherwise prints that the test is skipped.
+/// True if the plugin `kind` is on this machine. If it is not, prints that the test is skipped.
 ///
 /// # Panics
-/// When the plugin is missing although `HILO_REQUIRE_PLUGINS=1` promises it.
+/// When the plugin is missing although `HILO_REQUIRE_PLUGINS` is 1.
 pub fn is_plugin_there(kind: &str) -> bool {
     let output = Command::new(executable()).args(["plugin", "list"]).output().expect("the launcher runs");
     let table = String::from_utf8(output.stdout).expect("the table is text");

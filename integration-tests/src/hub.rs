@@ -1,5 +1,5 @@
-//! A server that behaves like the Hugging Face Hub and the host to which it redirects large downloads: redirects,
-//! ranges, etags, tokens, and faults on demand. It serves one model and records the requests.
+//! A server that behaves like the Hugging Face Hub and like the other host to which the Hub redirects large downloads.
+//! It has redirects, ranges, ETags, tokens, and faults on demand. It serves one model and records the requests.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,31 +16,32 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub const MODEL_ID: &str = "org/tiny";
 /// A former id of the model.
 pub const OLD_MODEL_ID: &str = "org/old-name";
+/// The maximum number of bytes that are sent at a time.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// A Hub with one model. Its threads end with the test process.
+/// A running Hub with one model. Its threads end with the test process.
 #[derive(Debug)]
 pub struct Hub {
     hub: SocketAddr,
     state: Arc<State>,
 }
 
-/// A fault of the Hub.
+/// A fault of the Hub in the response to a request.
 #[derive(Debug, Clone)]
 pub enum HubFault {
-    /// Replies with this status and these headers.
+    /// The response has this status and these headers, and no body.
     Status(u16, Vec<(&'static str, String)>),
-    /// Sends this header, instead of one with the same name.
+    /// The response has this header instead of a header of the same name.
     Header(&'static str, String),
-    /// Closes the connection after this number of bytes of the body.
+    /// The connection is closed after this number of bytes of the body.
     Cut(usize),
-    /// Sends nothing after this number of bytes of the body, and keeps the connection open.
+    /// Nothing is sent after this number of bytes of the body, and the connection stays open.
     Stall(usize),
-    /// Sends a wrong first byte.
+    /// The first byte of the body is wrong.
     WrongByte,
-    /// Sends this number of bytes more than the file has.
+    /// The body has this number of bytes more than the file.
     Longer(usize),
-    /// Ignores ranges and sends the file from its start.
+    /// The requested range is ignored, and the file is sent from its start.
     NoRanges,
 }
 
@@ -77,7 +78,7 @@ struct Rule {
     fault: HubFault,
 }
 
-/// The number of bytes of files that were sent, and its limit.
+/// The number of bytes of files that were sent so far, and the maximum of this number.
 #[derive(Debug)]
 struct Served {
     num_bytes: u64,
@@ -92,7 +93,7 @@ struct Answer {
 }
 
 impl Hub {
-    /// Serves a model with these files: to everybody, or only to clients with `token`.
+    /// Starts a Hub whose model has these files. If there is a `token`, only clients with it may read the model.
     ///
     /// # Panics
     /// When no port is free.
@@ -122,12 +123,12 @@ impl Hub {
         format!("http://{}", self.hub)
     }
 
-    /// Makes the next `times` requests of this method whose path contains `part` go wrong.
+    /// Injects the fault into the next `times` requests with this method whose path contains `part`.
     pub fn fault(&self, method: &'static str, part: &'static str, times: usize, fault: HubFault) {
         lock(&self.state.faults).push(Rule { method, part, times, fault });
     }
 
-    /// Takes the requests since the last call.
+    /// Returns the requests since the last call of this function.
     pub fn requests(&self) -> Vec<HubRequest> {
         std::mem::take(&mut lock(&self.state.requests))
     }
@@ -144,10 +145,10 @@ impl Hub {
         self.state.changed.notify_all();
     }
 
-    /// Waits until the bytes that [`Self::limit`] allows were sent.
+    /// Waits until all bytes that [`Self::limit`] allows have been sent.
     ///
     /// # Panics
-    /// When they were not sent within 60 s.
+    /// When they have not been sent within 60 s.
     pub fn wait_for_limit(&self) {
         let has_more = |served: &mut Served| served.num_bytes < served.limit;
         let deadline = std::time::Duration::from_secs(60);
@@ -160,7 +161,7 @@ impl Hub {
 fn accept(listener: &TcpListener, state: &Arc<State>, is_elsewhere: bool) {
     for connection in listener.incoming().flatten() {
         let state = Arc::clone(state);
-        // A client that is killed breaks its connection, which is not a failure of the test.
+        // The error is ignored: a client that is killed breaks its connection, which is not a failure of the test.
         std::thread::spawn(move || drop(state.converse(connection, is_elsewhere)));
     }
 }
@@ -203,13 +204,13 @@ impl State {
             _ => {}
         }
         if let Some(HubFault::Stall(_)) = fault {
-            // Ends when the client gives up.
+            // This read ends when the client closes the connection.
             connection.read_to_end(&mut Vec::new())?;
         }
         Ok(())
     }
 
-    /// The response of the Hub's own host.
+    /// Returns the response of the Hub's own host.
     fn route(&self, request: &HubRequest, fault: Option<&HubFault>) -> Answer {
         let error = |status, code: &str, message: &str| {
             Answer::new(status, vec![("X-Error-Code", code.to_owned()), ("X-Error-Message", message.to_owned())])
@@ -252,7 +253,7 @@ impl State {
         answer
     }
 
-    /// The response with a file, or with the requested range of it.
+    /// Returns the response with a file, or with the requested range of the file.
     fn contents(&self, request: &HubRequest, fault: Option<&HubFault>) -> Answer {
         let path = request.path.split('?').next().unwrap_or_default();
         let name = path.rsplit('/').next().unwrap_or_default();
@@ -283,7 +284,7 @@ impl State {
         Some(rule.fault.clone())
     }
 
-    /// Sends bytes of a file, waiting while the limit is reached.
+    /// Sends bytes of a file. While the limit is reached, it waits.
     fn send(&self, connection: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -328,7 +329,7 @@ fn read_request(connection: &TcpStream, is_elsewhere: bool) -> std::io::Result<O
     Ok(Some(HubRequest { method, path, is_elsewhere, headers }))
 }
 
-/// True if the Hub keeps the file on the other host, under its SHA-256.
+/// True if the file is stored on the other host, with its SHA-256 as ETag.
 fn is_large(name: &str) -> bool {
     name.ends_with(".safetensors")
 }

@@ -1,9 +1,9 @@
-//! An interposer between a shard and its clients: it forwards everything until a moment that the test chooses, and then
-//! injects a fault.
+//! An interposer between a shard and its clients (the launcher and the router). It forwards all messages until a moment
+//! that the test chooses, and then injects a fault.
 //!
-//! Door: [`Interposer::start`], to be called before the launcher is started. It waits for the shard's socket, moves it
-//! away and listens at its path, so the processes are the real ones and do not know of the interposer. It decodes
-//! frames, because a fault comes at a certain moment of the conversation.
+//! Door: [`Interposer::start`], to be called before the launcher is started. The interposer waits for the shard's
+//! socket, renames it, and listens at its path. So the processes are the real ones and do not know of the interposer.
+//! It decodes frames, because a fault is injected at a certain moment of the conversation.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -19,36 +19,38 @@ use rustix::process::Signal;
 
 use crate::send_signal;
 
-/// A shard sets this mode on its socket when clients may connect.
+/// The mode that a shard gives its socket when clients may connect.
 const READY_MODE: u32 = 0o600;
-/// The interval between two checks for the socket.
+/// The time between two checks for the socket.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// The most attempts to connect to a socket.
+/// The maximum number of attempts to connect to a socket.
 const MAX_ATTEMPTS: usize = 1000;
-/// Bytes that are not a frame: the length is above the limit.
+/// Bytes that are not a frame, because the length in the header is above the limit.
 const GARBAGE: [u8; 64] = [0xff; 64];
-/// Added to a correct number to make it wrong.
+/// The number that is added to a sequence number or a fingerprint to make it wrong.
 const OFFSET: u64 = 7;
 
 /// A fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The process gets a signal.
+    /// The shard's process gets a signal.
     Signal(Signal),
-    /// The client's connection is closed, while the shard's process lives on.
+    /// The client's connection is closed, while the shard's process and the shard's connection to the interposer live
+    /// on.
     Close,
     /// The client receives bytes that are not a frame.
     Garbage,
     /// A reply has the sequence number of another command.
     WrongNumber,
-    /// A reply has the fingerprint of another program than the other ranks run.
+    /// A reply has a fingerprint that differs from that of the other shards.
     WrongFingerprint,
 }
 
-/// The moment of a fault.
+/// The moment at which a fault is injected. A signal is sent when the command arrives; other faults change the
+/// command's reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// While the model is loaded: the reply to Hello.
+    /// The reply to Hello, for which the client waits while the model is loaded.
     Load,
     /// The reply to Warmup.
     WarmUp,
@@ -56,11 +58,11 @@ pub enum Moment {
     Prefill,
     /// The reply to a step that only decodes.
     Decode,
-    /// While no command is open.
+    /// A moment at which no command waits for its reply.
     Idle,
 }
 
-/// Sits between one shard and its clients.
+/// An interposer between one shard and its clients.
 #[derive(Debug)]
 pub struct Interposer {
     state: Arc<Mutex<State>>,
@@ -73,12 +75,13 @@ struct State {
     pid: Option<i32>,
     /// The client that connected last.
     client: Option<UnixStream>,
-    /// The moments of the open commands, by sequence number.
+    /// The moment to which each command of the connection belongs, by sequence number.
     asked: HashMap<u64, Moment>,
     has_closed: bool,
 }
 
-/// Connects to a shard. The socket gets its mode a moment before it accepts connections, so it tries repeatedly.
+/// Connects to a shard. The socket gets its mode a moment before the shard accepts connections, so several attempts may
+/// be needed. Returns `None` if there is no connection.
 fn connect(path: &Path) -> Option<UnixStream> {
     for _ in 0..MAX_ATTEMPTS {
         match UnixStream::connect(path) {
@@ -89,8 +92,8 @@ fn connect(path: &Path) -> Option<UnixStream> {
     None
 }
 
-/// Waits until the shard accepts connections, after which it never looks at its socket file again. A shard closes the
-/// connection of a client that leaves without a command.
+/// Waits until the shard accepts connections; the shard never looks at its socket file after that. This function
+/// connects and leaves without a command, and the shard then closes the connection.
 fn wait_for_acceptor(path: &Path) -> io::Result<()> {
     let mut shard = connect(path).ok_or(io::ErrorKind::ConnectionRefused)?;
     shard.shutdown(Shutdown::Write)?;
@@ -100,7 +103,7 @@ fn wait_for_acceptor(path: &Path) -> io::Result<()> {
 }
 
 impl Interposer {
-    /// Starts a thread that waits for the socket of `rank`.
+    /// Starts a thread that waits for the socket of the shard with the number `rank`, and then interposes itself.
     ///
     /// # Panics
     /// When the socket cannot be moved or replaced.
@@ -121,19 +124,20 @@ impl Interposer {
             let listener = UnixListener::bind(&path).expect("the socket can be replaced");
             for client in listener.incoming().flatten() {
                 let Some(shard) = connect(&moved) else { return };
-                // The pumps notice when the client disconnects.
+                // The error is ignored: the threads that forward frames notice when the client disconnects.
                 let _ = pump_both(&shared, client, shard);
             }
         });
         Self { state }
     }
 
-    /// Injects the fault once, at the next such moment.
+    /// Injects the fault at the next moment of this kind. All faults except a wrong fingerprint are injected once.
     pub fn arm(&self, moment: Moment, fault: Fault) {
         lock(&self.state).armed = Some((moment, fault));
     }
 
-    /// Injects the fault now, while no command is open. A fault of a reply waits for the next reply.
+    /// Injects the fault now, while no command waits for its reply. A wrong fingerprint is injected into the reply to
+    /// the next step that reads prompts.
     pub fn strike(&self, fault: Fault) {
         let mut state = lock(&self.state);
         match fault {
@@ -170,7 +174,7 @@ impl State {
         }
     }
 
-    /// Forwards a reply, or injects the fault that is due.
+    /// Forwards a reply to the client, or injects the fault if its moment has come.
     fn answer(&mut self, mut reply: Reply) {
         if let Some(reply::Kind::Hello(hello)) = &reply.kind {
             self.pid = i32::try_from(hello.pid).ok();
@@ -192,7 +196,8 @@ impl State {
                 self.write(&encode(&reply));
             }
             Some((_, Fault::WrongFingerprint)) => {
-                // The fault stays armed, so that every client sees the same: the launcher asks before the router does.
+                // The fault stays armed, so that every client sees the same fingerprint: the launcher sends Hello
+                // before the router does.
                 match &mut reply.kind {
                     Some(reply::Kind::Hello(hello)) => hello.config_hash += OFFSET,
                     Some(reply::Kind::Warmup(warmup)) => warmup.fingerprint = warmup.fingerprint.wrapping_add(OFFSET),
@@ -240,7 +245,8 @@ fn pump_both(shared: &Arc<Mutex<State>>, client: UnixStream, shard: UnixStream) 
                 return;
             }
         }
-        // If the interposer closed the connection, the shard must not notice: the other processes must act.
+        // If the interposer has closed the client's connection, the shard must not notice, because the test is about
+        // the reaction of the other processes.
         if !lock(&state).has_closed {
             let _ = to_shard.shutdown(Shutdown::Write);
         }

@@ -1,9 +1,9 @@
-//! Starts the real executable and talks to it over HTTP, as a user would.
+//! The harness of the tests. It starts the real executable and talks to it over HTTP, as a user would.
 //!
 //! [`Server`] is a running `text-generation-launcher` with its children; [`Client`] sends requests to it; an
-//! [`Interposer`] injects faults between its processes; a [`Hub`] serves the models that it downloads. The system
-//! chooses the ports, sockets are in a directory of the test, and nothing reaches beyond this machine. The device is
-//! the CPU, or the one that [`test_device`] reads from the environment.
+//! [`Interposer`] injects faults between a shard and its clients; a [`Hub`] serves the models that the launcher
+//! downloads. The system chooses the ports, sockets are in a directory of the test, and nothing reaches beyond this
+//! machine. The device is the CPU, or the one that [`test_device`] reads from the environment.
 
 pub mod aftermath;
 mod client;

@@ -1,4 +1,5 @@
-//! Readers of the launcher's log: the tests, or a reader that has stopped reading, has gone, or never existed.
+//! Readers of the launcher's log: the test harness, or a reader that has stopped reading, has gone away, or never
+//! existed.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Write as _, pipe};
@@ -17,17 +18,17 @@ pub enum LogReader {
     Harness,
     /// The harness, which reads stdout and stderr as one stream.
     HarnessOfBoth,
-    /// The harness, at the other end of a terminal.
+    /// The harness, which reads stdout and stderr at the other end of a terminal.
     Terminal,
     /// No reader: stdout is closed.
     Closed,
-    /// A reader that has stopped reading: stdout and stderr are one pipe, which is full from the start.
+    /// A reader that has stopped reading: stdout and stderr are one pipe that is full from the start.
     Stopped,
-    /// A reader that has gone: stdout and stderr are one pipe without a read end.
+    /// A reader that has gone away: stdout and stderr are one pipe whose read end is closed.
     Gone,
 }
 
-/// The stream that the harness reads, or the read end of a pipe that it keeps open without reading.
+/// The stream that the harness reads, or the read end of a pipe that the harness keeps open without reading it.
 #[derive(Debug)]
 pub(crate) enum Reading {
     Stdout,
@@ -46,7 +47,7 @@ impl LogReader {
         shell
     }
 
-    /// Sets stdout and stderr of the command.
+    /// Sets stdout and stderr of the command, and returns the other end.
     pub(crate) fn connect(self, command: &mut Command) -> Reading {
         match self {
             Self::Harness => {

@@ -1,8 +1,8 @@
-//! Resident memory of a server's processes, as the kernel counts it.
+//! The resident memory of a server's processes, as the kernel reports it.
 
 use crate::Server;
 
-/// Bytes of resident memory.
+/// The number of bytes of resident memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Resident {
     /// The bytes of the router.
@@ -29,12 +29,12 @@ impl Processes {
         self.read("VmRSS:")
     }
 
-    /// The peak of each process since [`Self::forget_peak`].
+    /// The peaks of the processes' memory since [`Self::forget_peak`]; that of the shards is the sum of their peaks.
     pub fn peak(&self) -> Resident {
         self.read("VmHWM:")
     }
 
-    /// Resets the peaks that the kernel records.
+    /// Resets the peaks of memory that the kernel records.
     pub fn forget_peak(&self) {
         for pid in self.all() {
             let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");

@@ -1,8 +1,8 @@
-//! Parses the page `/metrics`, as far as looking up values needs it.
+//! Parses the page `/metrics`. Only the values can be looked up.
 
 use std::collections::BTreeMap;
 
-/// Values by name and labels, as written on the page: `tgi_request_failure{err="overloaded"}`.
+/// The values of metrics, by name and labels as written on the page, such as `tgi_request_failure{err="overloaded"}`.
 #[derive(Debug)]
 pub struct Metrics {
     values: BTreeMap<String, f64>,
@@ -22,7 +22,7 @@ impl Metrics {
         Self { values: values.collect() }
     }
 
-    /// The value of a metric.
+    /// The value of the metric with this name and these labels.
     ///
     /// # Panics
     /// When the page has no such metric.

@@ -1,4 +1,4 @@
-//! The port on which a process listens, as the kernel reports it.
+//! Finds the port on which a process listens, from the kernel's tables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 /// The state of a listening socket in the kernel's table.
 const LISTENING: &str = "0A";
 
-/// The IPv4 TCP port on which process `pid` listens.
+/// The IPv4 TCP port on which the process `pid` listens; `None` if there is none.
 pub(crate) fn listening_port(pid: i32) -> Option<u16> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let targets = descriptors.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());

@@ -1,4 +1,5 @@
-//! One launcher with its children: starts it, waits for the ready line, sends signals, waits for the exit.
+//! A launcher with its children, as a test uses it: started, waited for until it is ready, sent signals, and waited for
+//! until it exits.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -18,16 +19,16 @@ use crate::device::{shared_programs, test_device, test_num_shard};
 use crate::log_reader::{LogReader, Reading};
 use crate::ports::listening_port;
 
-/// The longest time for loading, compiling, warm-up and start on a busy machine. The wait ends early if the launcher
-/// exits.
+/// The maximum time from the start to the ready line, with loading, compiling and warm-up on a busy machine. The wait
+/// ends early if the launcher exits.
 const START_DEADLINE: Duration = Duration::from_secs(600);
-/// A launcher that should exit and takes longer than this fails the test.
+/// The maximum time until a launcher that should exit has exited. If it takes longer, the test fails.
 const END_DEADLINE: Duration = Duration::from_secs(90);
 
-/// The environment variable with an executable to test instead of the one of this tree.
+/// The environment variable that names an executable to test instead of one that is built from this tree.
 const EXECUTABLE_VARIABLE: &str = "HILO_TEST_EXECUTABLE";
 
-/// Flags and environment of a server to start.
+/// The flags, the environment and the log reader of a server to start.
 #[derive(Debug)]
 pub struct ServerBuilder {
     args: Vec<String>,
@@ -37,7 +38,7 @@ pub struct ServerBuilder {
     has_private_sockets: bool,
 }
 
-/// A running server. Killed when dropped.
+/// A running server. It is killed when dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -58,7 +59,7 @@ pub struct Finished {
     pub status: ExitStatus,
     /// Everything that the harness read from the launcher's output.
     pub log: Vec<String>,
-    /// The time from the signal, or from the call, to the exit.
+    /// The time from the call of [`Server::stop`] or [`Server::wait`] to the exit.
     pub took: Duration,
 }
 
@@ -86,14 +87,14 @@ impl ServerBuilder {
         self
     }
 
-    /// Keeps the log as text for people instead of JSON.
+    /// Makes the launcher log text for people instead of JSON.
     #[must_use]
     pub fn text_log(mut self) -> Self {
         self.json_output = false;
         self
     }
 
-    /// Lets the launcher choose the place of the shards' sockets.
+    /// Lets the launcher choose the directory of the shards' sockets.
     #[must_use]
     pub fn private_sockets(mut self) -> Self {
         self.has_private_sockets = true;
@@ -103,7 +104,7 @@ impl ServerBuilder {
     /// Starts the server and waits until it listens, without reading its log.
     ///
     /// # Panics
-    /// When the launcher exits before, or does not listen before the deadline.
+    /// When the launcher exits first, or does not listen before the deadline.
     pub fn start_unseen(self) -> Server {
         let mut server = self.spawn();
         server.wait_listening();
@@ -113,14 +114,14 @@ impl ServerBuilder {
     /// Starts the server and waits until it is ready.
     ///
     /// # Panics
-    /// When the server does not get ready; the message contains its log.
+    /// When the server does not become ready; the message contains its log.
     pub fn start(self) -> Server {
         let mut server = self.spawn();
         server.wait_ready();
         server
     }
 
-    /// Starts the launcher without waiting.
+    /// Starts the launcher and returns at once.
     ///
     /// # Panics
     /// When the executable cannot be built or started.
@@ -142,7 +143,8 @@ impl ServerBuilder {
         command.env_remove("HOSTNAME").envs(self.env).stdin(Stdio::null());
         let reading = self.reader.connect(&mut command);
         let mut child = command.spawn().expect("the launcher starts");
-        // The launcher's ends of the pipes must be open in the launcher only.
+        // Dropping the command closes the launcher's ends of the pipes in this process; they must be open in the
+        // launcher only.
         drop(command);
         let is_log_unread: Arc<AtomicBool> = Arc::default();
         let read = |stream: Box<dyn Read + Send>| read_lines(stream, Arc::clone(&is_log_unread));
@@ -164,7 +166,7 @@ impl ServerBuilder {
 }
 
 impl Server {
-    /// A server with this model on this device.
+    /// Returns the builder of a server with this model on this device.
     pub fn builder(model_id: &str, device: &str) -> ServerBuilder {
         let builder = ServerBuilder {
             args: Vec::new(),
@@ -176,17 +178,17 @@ impl Server {
         builder.flag("--model-id", model_id).flag("--device", device)
     }
 
-    /// A server with the demo model's tokenizer on the mock device, which replies immediately.
+    /// Returns the builder of a server with the demo model's tokenizer on the mock device, which replies immediately.
     pub fn mock() -> ServerBuilder {
         Self::builder("demo", "mock")
     }
 
-    /// A server with the demo model on the device to test.
+    /// Returns the builder of a server with the demo model on the device to test.
     pub fn demo() -> ServerBuilder {
         Self::model("demo")
     }
 
-    /// A server with this model on the device to test.
+    /// Returns the builder of a server with this model on the device to test.
     pub fn model(model_id: &str) -> ServerBuilder {
         Self::builder(model_id, test_device()).flag("--num-shard", test_num_shard())
     }
@@ -205,12 +207,13 @@ impl Server {
         address.parse().unwrap_or_else(|error| panic!("{error}: {address:?}"))
     }
 
-    /// Stops reading what the launcher writes.
+    /// Stops reading the launcher's output, so that its pipe fills.
     pub fn leave_log_unread(&self) {
         self.is_log_unread.store(true, Ordering::Relaxed);
     }
 
-    /// A field of the first log line with this message, among the lines before the server was ready.
+    /// Returns a field of the first log line with this message. Only lines from before the server was ready are
+    /// searched.
     pub fn logged(&self, message: &str, field: &str) -> Option<String> {
         let log = self.log.lock().expect("no test thread panics with the log");
         let line = log
@@ -220,7 +223,7 @@ impl Server {
         line[field].as_str().map(str::to_owned)
     }
 
-    /// The directory that contains the shards' sockets, unless a flag sets another.
+    /// The directory that contains the shards' sockets, unless `--shard-uds-path` is set or the launcher chooses one.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -267,7 +270,7 @@ impl Server {
     /// Waits for the first line of the launcher's log.
     ///
     /// # Panics
-    /// When the launcher writes none.
+    /// When the launcher writes no line before it exits.
     pub fn wait_first_line(&self) {
         self.next_line(Instant::now() + START_DEADLINE).expect("the launcher logs something");
     }
@@ -313,8 +316,8 @@ impl Server {
         }
     }
 
-    /// Waits until the launcher has exited. The end of the log is not enough: an unread log ends before its writer
-    /// does.
+    /// Waits until the launcher has exited. The end of its log does not show this: a log that nobody reads ends at
+    /// once.
     fn wait_for_end(&self, deadline: Instant) {
         let pid = Pid::from_child(&self.child);
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("the launcher was not waited for");
@@ -372,8 +375,8 @@ pub fn send_signal(pid: i32, signal: Signal) {
     let _ = rustix::process::kill_process(pid, signal);
 }
 
-/// The path of the launcher: the one in `HILO_TEST_EXECUTABLE`, or one that is built once per test process with the
-/// tests' profile.
+/// The path of the launcher: the one in `HILO_TEST_EXECUTABLE`, or that of an executable that is built once per test
+/// process with the tests' profile.
 pub fn executable() -> &'static Path {
     static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
     EXECUTABLE.get_or_init(|| {
@@ -389,7 +392,7 @@ pub fn executable() -> &'static Path {
         if profile.ends_with("release") {
             build.args(["--release", "--package", "launcher"]);
         } else {
-            // Selects the features with which `cargo test --workspace` built the dependencies.
+            // This selects the same features with which `cargo test --workspace` built the dependencies.
             build.args(["--workspace", "--bin", "text-generation-launcher", "--tests"]);
         }
         assert!(build.status().expect("cargo runs").success(), "the launcher does not build");
@@ -407,7 +410,8 @@ fn profile_folder() -> PathBuf {
     test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").to_owned()
 }
 
-/// Reads lines until `is_unread` is set. After that it keeps the pipe open, so that it fills.
+/// Reads lines on a new thread until `is_unread` is set. The thread then keeps the pipe open without reading it, so
+/// that it fills.
 fn read_lines(stdout: impl Read + Send + 'static, is_unread: Arc<AtomicBool>) -> Receiver<String> {
     let (lines_tx, lines) = mpsc::sync_channel(1 << 16);
     std::thread::spawn(move || {

@@ -1,10 +1,10 @@
-//! Server-sent events, as far as the server uses them: `data:` lines, comments, and blank lines between them.
+//! Parses server-sent events, as far as the server uses them: `data:` lines, comments, and blank lines between events.
 
 use std::io::{BufRead, BufReader};
 
 use serde_json::Value;
 
-/// A response that is read event by event. Dropping it closes the connection.
+/// A response that is read event by event. Dropping this value closes the connection.
 pub struct SseStream {
     /// HTTP status.
     pub status: u16,

@@ -1,7 +1,8 @@
-//! `compile` and `fit`: work for a TPU slice on a machine without one, in a child with the environment that libtpu
-//! needs.
+//! The commands `compile` and `fit`, which work for a TPU slice on a machine without a TPU. They run in a child with
+//! the environment that libtpu needs.
 //!
-//! Doors: [`run_as_process`] starts the child with the same arguments, and [`run_as_child`] does the work.
+//! Doors: [`run_as_process`] starts the child with the same arguments; [`run_as_child`] executes the command in the
+//! child.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -18,8 +19,8 @@ pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
         Ahead::Compile(args) => &args.plan.topology,
         Ahead::Fit(args) => &args.topology,
     };
-    // The server finds a program again only under the flags that it was compiled under, so the child gets a shard's
-    // variables.
+    // A server finds a compiled program only under the flags with which it was compiled, so the child gets the same
+    // variables as a shard.
     let setting = Device::attached(topology).map_or(Setting::Ahead, |(device, _)| Setting::Shard(device));
     let variables = variables(&setting, &environment()).into_iter();
     let ours = variables.filter(|variable| !variable.is_yours).map(|variable| (variable.name, variable.value));
@@ -38,7 +39,8 @@ pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
     }
 }
 
-/// Does the work. Progress goes to stderr, the result to stdout.
+/// Executes the command. Progress goes to stderr, the result to stdout. The exit status is 1 after an error, and if
+/// `fit` finds that the model does not fit.
 pub(crate) fn run_as_child(ahead: &Ahead) -> ExitCode {
     if telemetry::init(false, "warn").is_err() {
         return ExitCode::FAILURE;

@@ -1,6 +1,6 @@
-//! The command line: TGI's flags, each with its environment variable. Read once, here.
+//! The command line: TGI's flags with their environment variables, and the subcommands.
 //!
-//! Flags that a child takes too are declared once, in that child's own structs; `plan` forwards them.
+//! Flags that a child also takes are declared once, in the structs of that child's crate; `plan` passes them on.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use crate::tgi::TgiArgs;
 const SHORT_END: &str = "These are the most common flags. --help shows all flags and their environment variables.";
 
 const LONG_END: &str = "\
-Exit status: 0 after a clean stop; 1 when something failed while running; 2 for bad arguments or configuration; \
-3 when the requested device is missing, is in use or has no plugin.";
+Exit status: 0 after a clean stop; 2 for bad arguments or configuration; 3 when the requested device is missing, is \
+in use or has no plugin; 17 when a shard failed; 1 after any other failure.";
 
-/// The help's heading of flags about processes.
+/// The heading in the help for flags about processes.
 const PROCESSES: &str = "Processes";
 
 /// Serves a large language model over HTTP, with the APIs of Hugging Face's text-generation-inference, OpenAI and
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     pub(crate) launch: LaunchArgs,
 }
 
-/// The part a child process plays, which the launcher starts itself, or a task besides serving.
+/// The subcommands: the parts of child processes, which only the launcher starts, and tasks other than serving.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Part {
     /// Serves HTTP and schedules steps.
@@ -61,7 +61,7 @@ pub(crate) enum Part {
     Plugin(crate::plugin::PluginArgs),
 }
 
-/// A part that the launcher starts, which ends with it.
+/// The arguments of a child that the launcher starts. The child ends with the launcher.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChildArgs<T: clap::Args> {
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(crate) struct ChildArgs<T: clap::Args> {
     pub(crate) parent_pid: Option<i32>,
 }
 
-/// The arguments of `plan`: the flags of a launch, and where to look for devices.
+/// The arguments of `plan`: the flags of a launch, and the directory to search for devices.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub(crate) struct PlanArgs {
     pub(crate) sysfs_root: PathBuf,
 }
 
-/// A command for devices that this machine lacks.
+/// A command that can work for devices that this machine lacks.
 #[derive(Debug, Clone)]
 pub(crate) enum Ahead {
     Compile(shard::compile::CompileArgs),
@@ -91,7 +91,7 @@ pub(crate) enum Ahead {
 }
 
 impl Ahead {
-    /// The hidden subcommand of the child that runs it.
+    /// The hidden subcommand with which a child executes this command.
     pub(crate) fn hidden_name(&self) -> &'static str {
         match self {
             Self::Compile(_) => "compile-programs",
@@ -145,7 +145,8 @@ pub(crate) struct LaunchArgs {
     pub(crate) log: LogArgs,
 }
 
-/// Where models of the Hugging Face Hub are kept. The variables of its Python tools are read too.
+/// The folders for models from the Hugging Face Hub. `download/settings.rs` also reads the variables of the Hub's
+/// Python tools.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Hugging Face Hub")]
 pub(crate) struct HubArgs {
@@ -179,7 +180,7 @@ pub(crate) struct DownloadArgs {
     pub(crate) log: LogArgs,
 }
 
-/// How all processes log.
+/// The format and the level of the log, for all processes.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Log")]
 pub(crate) struct LogArgs {

@@ -1,4 +1,4 @@
-//! The text on a terminal when the server is ready: the address and a command to try.
+//! The text that a terminal shows when the server is ready: the address and a command to try.
 
 use router::Ready;
 
@@ -20,7 +20,7 @@ pub(crate) fn text(ready: &Ready) -> String {
     )
 }
 
-/// The addresses for a browser and for a client of OpenAI's API.
+/// The lines with the addresses of the playground, the documentation and the OpenAI API.
 fn pages(url: &str) -> String {
     format!("  in a browser    {url}/playground\n  every route     {url}/docs\n  OpenAI clients  {url}/v1\n\n")
 }

@@ -1,5 +1,6 @@
-//! The logs of the children. The threads that read a line also show it, and the last lines of each child are kept for
-//! the error message if it dies. Reading never waits for the supervisor, so the pipes of the children never fill.
+//! The logs of the children. The threads that read the lines also show them. The last lines of each child are kept for
+//! the error message if that child dies. Reading never waits for the supervisor, so the pipes of the children never
+//! fill.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,11 +10,12 @@ use telemetry::LogLine;
 use crate::event::ChildId;
 use crate::terminal::Terminal;
 
+/// The number of last lines that are kept for each child.
 const NUM_LAST_LINES: usize = 5;
-/// The router's log message when it serves. On a terminal the banner replaces it.
+/// The router's log message when it serves. On a terminal the launcher shows the banner instead.
 const READY: &str = "ready";
 
-/// The logs, shared by the threads that read them and the supervisor.
+/// The logs of all children. The threads that read them and the supervisor share this value.
 #[derive(Debug)]
 pub(crate) struct ChildLogs {
     state: Mutex<State>,
@@ -25,7 +27,7 @@ struct State {
     last_words: BTreeMap<ChildId, LastWords>,
 }
 
-/// The end of a child's log.
+/// The last lines of a child's log, and its last error line.
 #[derive(Debug, Default)]
 struct LastWords {
     error: Option<String>,
@@ -33,13 +35,14 @@ struct LastWords {
 }
 
 impl ChildLogs {
-    /// Logs that go to the launcher's stdout.
+    /// Returns logs that are shown on the launcher's stdout.
     pub(crate) fn new(json_output: bool) -> Self {
         let state = State { terminal: Terminal::new(json_output), last_words: BTreeMap::new() };
         Self { state: Mutex::new(state) }
     }
 
-    /// Shows a line that a child wrote. A child's fatal error is not shown: the supervisor reports it once.
+    /// Shows a line that a child wrote. A child's fatal error appears only at level debug, because the supervisor
+    /// reports it once.
     pub(crate) fn show(&self, id: ChildId, line: &str) {
         let mut state = self.lock();
         let State { terminal, last_words } = &mut *state;
@@ -61,12 +64,12 @@ impl ChildLogs {
         }
     }
 
-    /// Returns the last error of a child, or its last lines.
+    /// Returns the last error line of a child; its last lines if it logged no error; "none" if it wrote nothing.
     pub(crate) fn last_words(&self, id: ChildId) -> String {
         self.lock().last_words.get(&id).map_or_else(|| "none".to_owned(), LastWords::text)
     }
 
-    /// Shows text to a person at a terminal.
+    /// Shows text if stdout is a terminal.
     pub(crate) fn tell(&self, text: String) {
         self.lock().terminal.tell(text);
     }
@@ -77,7 +80,7 @@ impl ChildLogs {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Lines are still shown after a panic.
+        // Lines are still shown after a thread has panicked with the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

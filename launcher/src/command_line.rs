@@ -1,7 +1,7 @@
 //! Parses arguments and environment variables into [`Args`], and reports errors in them.
 //!
-//! Door: [`parse`]. clap does the work. Four things are added: an empty variable counts as not set, an alias of a flag
-//! has a variable too, an error in a variable names the variable, and only similar names are suggested.
+//! Door: [`parse`]. It adds to clap: an empty variable counts as not set, an alias of a flag has a variable too, an
+//! error in a variable names the variable, and only similar names are suggested.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,7 +11,7 @@ use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
 
 use crate::args::Args;
 
-/// Flags of other servers, with the flag that means the same here.
+/// Flags of other servers, each with this server's flag of the same meaning.
 const ELSEWHERE: [(&str, &str); 14] = [
     ("--batch-size", "--max-batch-prefill-tokens"),
     ("--ctx-size", "--max-total-tokens"),
@@ -50,28 +50,31 @@ const NEEDED_MOST: [&str; 15] = [
 /// The flags that the help of `health` shows. `health` accepts all flags of a launch.
 const OF_HEALTH: [&str; 5] = ["pid", "hostname", "port", "uds", "tls-certfile"];
 
-/// Parses the arguments; the first is the program's name.
+/// Parses the arguments, of which the first is the program's name, and the environment variables of the flags.
 ///
 /// # Errors
-/// An error in the arguments, or the text of help or version if that was requested.
+/// When an argument or a variable is invalid. The text of the help or the version, if it was requested, is also
+/// returned as an error.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Args, Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let mut command = with_variables(with_short_help(Args::command()));
     if arguments.get(1).is_some_and(|word| command.find_subcommand(word).is_some()) {
-        // The flags of the launch would read the same variables as the subcommand's own flags.
+        // A launch's flags have the same variables as the subcommand's own flags, so the launch's flags must not read
+        // them here.
         command = command.mut_args(|arg| arg.env(Resettable::Reset));
     }
     let matches = command.try_get_matches_from_mut(&arguments);
     let args = matches
         .and_then(|mut matches| Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command)));
     args.map_err(|error| {
-        // Before `build`, flags of other subcommands have no text.
+        // Only after `build` do the flags of all subcommands have the text that errors contain.
         command.build();
         name_variables(with_near_suggestion(error), &command, &arguments)
     })
 }
 
-/// The same command with a `-h` that shows only the flags that are needed most.
+/// Returns the command with a `-h` that shows only the flags that are needed most, and with a help of `health` that
+/// shows only the flags of `health`.
 fn with_short_help(command: Command) -> Command {
     let is_one_of = |names: &[&str], arg: &Arg| arg.get_long().is_none_or(|long| names.contains(&long));
     let short = |arg: Arg| if is_one_of(&NEEDED_MOST, &arg) { arg } else { arg.hide_short_help(true) };
@@ -80,7 +83,8 @@ fn with_short_help(command: Command) -> Command {
     command.mut_subcommand("health", |health| health.mut_args(of_health))
 }
 
-/// The same command and its subcommands, where each flag reads the variable, its own or an alias's, that is set.
+/// Returns the command and its subcommands. Each flag reads its own variable or, if that is not set, the variable of an
+/// alias that is set.
 fn with_variables(command: Command) -> Command {
     command.mut_args(with_variable).mut_subcommands(with_variables)
 }
@@ -100,7 +104,8 @@ fn with_variable(arg: Arg) -> Arg {
     }
 }
 
-/// The error without suggestions that are too different from what was typed.
+/// Returns the error without suggestions that differ too much from the user's input, and with suggestions for the flags
+/// of other servers.
 fn with_near_suggestion(mut error: Error) -> Error {
     for (wrong, suggested) in [
         (ContextKind::InvalidArg, ContextKind::SuggestedArg),
@@ -128,7 +133,7 @@ fn is_near(wrong: &str, meant: &str) -> bool {
     strsim::osa_distance(wrong, meant) <= max_distance
 }
 
-/// The error with variables in place of the flags whose values they gave.
+/// Returns the error in which each flag whose value came from an environment variable is replaced by that variable.
 fn name_variables(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     let text = error.render().to_string();
     let mut named = text.clone();

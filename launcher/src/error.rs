@@ -6,13 +6,13 @@ use crate::download::HubError;
 use crate::event::ChildId;
 use crate::exit::Exit;
 
-/// Every error of the launcher.
+/// The errors of a launch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LauncherError {
-    /// Flags that contradict each other or the machine; all of them at once.
+    /// Flags that contradict each other or the machine. The list contains all problems.
     #[error("invalid arguments: {}", .0.join("; "))]
     Arguments(Vec<String>),
-    /// A device that is missing or in use; all reasons at once.
+    /// A device that is missing or in use. The list contains all reasons.
     #[error("device {device}: {}", .reasons.join("; "))]
     Device { device: devices::Device, reasons: Vec<String> },
     #[error("model")]
@@ -26,10 +26,10 @@ pub(crate) enum LauncherError {
     #[error(transparent)]
     Listen(#[from] router::ListenError),
     #[error(
-        "no directory for the sockets of the shards is writable (tried {tried}); pass a path with --shard-uds-path"
+        "no writable directory for the sockets of the shards was found (tried {tried}); pass a path with --shard-uds-path"
     )]
     NoRuntimeDirectory { tried: String },
-    #[error("the memory that the shards share cannot be made: {0}")]
+    #[error("the memory that the shards share cannot be created: {0}")]
     SharedMemory(std::io::Error),
     #[error("{name} cannot be started: {source}")]
     Spawn { name: String, source: std::io::Error },
@@ -43,7 +43,7 @@ pub(crate) enum LauncherError {
     Stopped { error: Box<Self>, stopped: String },
 }
 
-/// The error with its causes. A cause that the text already contains is not repeated.
+/// Returns the error and its causes as one text. A cause that the text already contains is not repeated.
 pub(crate) fn text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     for cause in std::iter::successors(error.source(), |error| error.source()) {
@@ -56,7 +56,8 @@ pub(crate) fn text(error: &dyn std::error::Error) -> String {
 }
 
 impl LauncherError {
-    /// One of [`exit_status`]: that of the child if it exited with one of them. `docs/exit-codes.md` has the table.
+    /// The launcher's exit status, one of [`exit_status`]. If a child failed with one of these statuses, the launcher
+    /// passes it on. `docs/exit-codes.md` has the table.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Arguments(_) | Self::Model(_) | Self::Router(_) | Self::Shard(_) | Self::Listen(_) => {

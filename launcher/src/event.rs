@@ -1,5 +1,5 @@
-//! The events of a launch. One bounded channel carries all of them to the supervisor. Log lines do not go through it:
-//! there may be any number of them, and a signal must not queue after them.
+//! The events of a launch. One bounded channel carries all of them to the supervisor. Log lines do not go through this
+//! channel: there may be any number of them, and a signal must not queue after them.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -8,10 +8,10 @@ use router::Ready;
 
 use crate::exit::Exit;
 
-/// The events held before the threads that send them must wait for the supervisor.
+/// The maximum number of queued events. At this limit, the threads that send events wait for the supervisor.
 const MAX_QUEUED_EVENTS: usize = 256;
 
-/// The name of a child.
+/// The name of a child. Shards are numbered from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ChildId {
     Shard(u32),
@@ -25,15 +25,16 @@ pub(crate) enum Event {
     Exited(ChildId, Exit),
     /// A shard replied to Hello: its weights are loaded.
     Ready(ChildId),
-    /// A shard sent something else, or nothing in time.
+    /// A shard cannot become ready, for the reason in the text: it does not listen or respond in time, reports an
+    /// error, or sends something other than the reply to Hello.
     NotReady(ChildId, String),
     /// The router has opened its port.
     Serving(Ready),
-    /// SIGINT, SIGTERM or SIGHUP.
+    /// The launcher received SIGINT, SIGTERM or SIGHUP.
     Stop,
 }
 
-/// The two ends of a channel for events.
+/// Creates the channel for events, and returns its sender and receiver.
 pub(crate) fn channel() -> (SyncSender<Event>, Receiver<Event>) {
     std::sync::mpsc::sync_channel(MAX_QUEUED_EVENTS)
 }

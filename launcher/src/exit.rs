@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a child ended.
+/// How a child ended: by itself, with an exit status, or by a signal, with its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Status(i32),

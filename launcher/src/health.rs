@@ -1,8 +1,8 @@
 //! `text-generation-launcher health`: asks a server on this machine if it is healthy, as a container's HEALTHCHECK
 //! does.
 //!
-//! The address comes from the flags and variables of a launch: those of this command, or those of a running launcher.
-//! Exit status: 0 if the server is healthy, 1 if not; stderr says why.
+//! The address comes from the flags and variables of a launch: those given to this command or, with `--pid`, those of a
+//! running launcher.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,9 +20,10 @@ use ureq::tls::TlsConfig;
 
 use crate::command_line;
 
-/// The time in which the server must respond.
+/// The maximum time for the server's response.
 const DEADLINE: Duration = Duration::from_secs(5);
 const EXECUTABLE: &str = "text-generation-launcher";
+/// The HTTP status of a healthy server.
 const HEALTHY: u16 = 200;
 
 /// The arguments of `health`.
@@ -36,7 +37,7 @@ pub(crate) struct HealthArgs {
     http: HttpArgs,
 }
 
-/// The address of the server.
+/// The address of the server: the URL of its health check, or its Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Url(String),
@@ -59,7 +60,7 @@ enum HealthError {
     Unhealthy { place: Place, status: u16 },
 }
 
-/// Asks once. The exit status is 0 if the server is healthy.
+/// Asks the server once. The exit status is 0 if the server is healthy, otherwise 1.
 pub(crate) fn run_as_process(args: &HealthArgs) -> ExitCode {
     match check(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -86,16 +87,16 @@ fn check(args: &HealthArgs) -> Result<(), HealthError> {
     }
 }
 
-/// The HTTP flags of a running launcher. Variables are those of this process; in a container they are the same for
-/// both.
+/// Returns the HTTP flags of the running launcher `pid`. Variables are read from this process; in a container both
+/// processes have the same ones.
 fn flags_of(pid: u32) -> Result<HttpArgs, HealthError> {
     let command_line = std::fs::read(format!("/proc/{pid}/cmdline"));
     let command_line = command_line.map_err(|source| HealthError::Process { pid, source })?;
     flags_in(&command_line).ok_or(HealthError::NotServing(pid))
 }
 
-/// The HTTP flags in a command line of a launch, as `/proc` has it. An init such as Docker's puts its own arguments
-/// first.
+/// Returns the HTTP flags in the command line of a launch, in the format of `/proc/<pid>/cmdline`. An init program such
+/// as Docker's puts its own arguments first. Returns `None` if the command line starts no server.
 fn flags_in(command_line: &[u8]) -> Option<HttpArgs> {
     let arguments = command_line.strip_suffix(b"\0")?.split(|byte| *byte == 0);
     let arguments = arguments.map(|argument| OsString::from_vec(argument.to_vec()));
@@ -122,7 +123,7 @@ fn ask_socket(endpoint: &Endpoint) -> io::Result<u16> {
     let mut line = String::new();
     BufReader::new(stream.take(1 << 10)).read_line(&mut line)?;
     let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
-    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("it sent {line:?} instead")))
+    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("the server sent {line:?} instead")))
 }
 
 impl Place {

@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-/// Signals that the runtime of a container sends to its first process.
+/// The signals that are passed on to the child. A container's runtime sends them to the container's first process.
 const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
-/// Added to the number of the signal that ended a process, as shells do.
+/// The exit status for a process that a signal ended is this plus the signal's number, as in shells.
 const ENDED_BY_SIGNAL: i32 = 128;
 
 /// True if this process is the first of its PID namespace.
@@ -24,7 +24,8 @@ pub(crate) fn is_first_process() -> bool {
     std::process::id() == 1
 }
 
-/// Runs this executable as a child until it ends. Its exit status becomes ours.
+/// Runs this executable as a child and waits until it ends. Returns the child's exit status, or 128 plus the number of
+/// the signal that ended it.
 pub(crate) fn run() -> ExitCode {
     match start_and_wait() {
         Ok(status) => status,
@@ -36,9 +37,9 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn start_and_wait() -> io::Result<ExitCode> {
-    // Before the child starts, so that no signal for it is lost.
+    // The handlers are installed before the child starts, so that no signal for the child is lost.
     let signals = Signals::new(PASSED_ON)?;
-    // In a process group of its own, so that Ctrl-C on a terminal reaches the child only once, through this process.
+    // The child gets its own process group, so that Ctrl-C on a terminal reaches it only once, through this process.
     let child = Command::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).process_group(0).spawn()?;
     let pid = Pid::from_child(&child);
     std::thread::spawn(move || pass_on(signals, pid));
@@ -52,10 +53,11 @@ fn start_and_wait() -> io::Result<ExitCode> {
     }
 }
 
-/// Passes signals on to the child. Never returns; the process exits right after its child was reaped.
+/// Passes signals on to the child. Never returns: its thread ends with the process, which exits right after the child
+/// was reaped.
 fn pass_on(mut signals: Signals, child: Pid) {
     for signal in signals.forever().filter_map(Signal::from_named_raw) {
-        // The child may already have ended.
+        // The error is ignored, because the child may already have ended.
         let _ = kill_process(child, signal);
     }
 }

@@ -1,4 +1,4 @@
-//! A launch from its arguments to its end, and the printing of its plan.
+//! Runs a launch, from its arguments to its end, and prints the plan of a launch.
 //!
 //! Doors: [`run_as_process`] and [`show`]. Both choose a device, look at the machine, and make a [`LaunchPlan`]. A
 //! launch then checks the plan against the machine and passes it to the supervisor.
@@ -22,7 +22,7 @@ use crate::tpu::diagnosis::{Diagnosis, Inspection};
 use crate::tpu::{FIRST_PORT, diagnosis, free_ports};
 use crate::{preflight, supervisor, variables};
 
-/// Serves until a signal or a failure. Exit status: see `docs/exit-codes.md`.
+/// Serves until a signal arrives or something fails. `docs/exit-codes.md` lists the exit statuses.
 pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
     if let Err(error) = telemetry::init(args.log.json_output, &args.log.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
@@ -104,7 +104,7 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let Choice { device, reason } = choose(launch, &surroundings);
     let machine = machine(launch, device, &surroundings.root);
     if device.ranks == Ranks::Slice && machine.chips.is_empty() {
-        // There is no plan without chips. A missing plugin is no reason not to plan.
+        // Without chips there is nothing to plan. A missing plugin does not prevent a plan.
         let missing = devices::missing(device, None, &surroundings).unwrap_or_default();
         return Err(LauncherError::Device { device, reasons: vec![missing] });
     }
@@ -126,7 +126,7 @@ fn choose(args: &LaunchArgs, surroundings: &Surroundings) -> Choice {
     devices::choose(args.model.device, args.model.plugin_path.as_deref(), surroundings)
 }
 
-/// The model, if it is on the Hub.
+/// The model to download, or `None` if the model's id is not one of the Hub.
 fn wanted(args: &LaunchArgs) -> Option<Wanted<'_>> {
     ModelFiles::is_hub_id(&args.model.model_id).then(|| Wanted {
         model_id: &args.model.model_id,
@@ -136,7 +136,8 @@ fn wanted(args: &LaunchArgs) -> Option<Wanted<'_>> {
     })
 }
 
-/// The snapshot in a plan of a model that was not looked up on the Hub.
+/// A placeholder for the model's folder, for a plan that is made before the Hub is asked. `None` if the model's id is
+/// not one of the Hub.
 fn unresolved(args: &LaunchArgs) -> Option<Snapshot> {
     wanted(args).map(|wanted| Snapshot {
         folder: PathBuf::from(format!("<snapshot of {}>", wanted.model_id)),

@@ -1,5 +1,5 @@
-//! Checks before any process starts: a model that does not exist, a port that is taken, no directory for the sockets.
-//! These fail in milliseconds instead of after a model has been loaded.
+//! Checks before any process starts. A model that does not exist, a port that is taken, or a missing directory for the
+//! sockets is then an error within milliseconds, not after a model has been loaded.
 
 use model_files::ModelFiles;
 use router::HttpEndpoint;
@@ -9,7 +9,7 @@ use crate::error::LauncherError;
 use crate::plan::{self, Place};
 use crate::socket_place::SocketPlace;
 
-/// Checks flags and address, and finds a directory for the sockets.
+/// Checks a local model's files, the flags and the HTTP address, and finds a directory for the sockets.
 ///
 /// # Errors
 /// The first problem, with what to do about it.
@@ -26,7 +26,8 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     SocketPlace::new(args.shard_uds_path.as_deref())
 }
 
-/// Checks the model's files, without weights, and the limits that depend on them, as the shards and the router will.
+/// Checks the model's files except the weights, and the limits that depend on them, with the same code as the shards
+/// and the router.
 ///
 /// # Errors
 /// The first problem.

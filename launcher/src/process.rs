@@ -1,4 +1,4 @@
-//! One child process: start it, show its log lines, report its end to the supervisor, signal it.
+//! One child process: starts it, shows its log lines, reports its end to the supervisor, and sends it signals.
 //!
 //! A child is reaped only by [`Process::reap`], on the supervisor's thread, after its last line has been shown. So a
 //! signal never reaches an unrelated process that was given the same process id.
@@ -20,14 +20,14 @@ use crate::exit::Exit;
 use crate::plan::ChildPlan;
 use crate::variables::without_secrets;
 
-/// The longest log line that is read whole, in bytes; those of our own processes are shorter.
+/// The maximum length of a log line that is shown whole, in bytes. The lines of our own processes are shorter.
 const MAX_LINE_BYTES: usize = 256 << 10;
-/// The bytes that are shown of a longer line.
+/// The number of bytes that are shown of a longer line.
 const CUT_LINE_BYTES: usize = 16 << 10;
-/// How long to wait, after a child has ended, until its last output is read.
+/// The maximum time, after a child has ended, to wait until its last output has been read.
 const LAST_LINES_DEADLINE: Duration = Duration::from_secs(1);
 
-/// A running child, or one that has ended and was not reaped yet.
+/// A child that runs, or that has ended and has not been reaped.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -35,12 +35,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `executable` with the planned arguments and `extra` ones, in a process group of its own so that Ctrl-C on
-    /// the terminal reaches only the launcher. Its lines go to `logs`. Its end arrives as an event, after its last
-    /// line.
+    /// Starts `executable` with the planned arguments and `extra` ones. The child has its own process group, so that
+    /// Ctrl-C on the terminal reaches only the launcher. Its log lines go to `logs`. Its end is sent as an event after
+    /// its last line was shown.
     ///
-    /// Must be called from the launcher's main thread: children ask to be killed when the thread that started them
-    /// ends.
+    /// This must be called from the launcher's main thread, because children ask the kernel to kill them when the
+    /// thread that started them ends.
     ///
     /// # Errors
     /// [`LauncherError::Spawn`] when the child cannot be started.
@@ -73,15 +73,15 @@ impl Process {
         forward(stderr, id, Arc::clone(logs), open_tx);
         std::thread::spawn(move || {
             let exit = wait_without_reaping(pid);
-            // Both pipes are at their end when their senders are dropped. A process that the child left behind may keep
-            // them open.
+            // The receiver is disconnected when both pipes have been read to their end. A process that the child left
+            // behind may keep the pipes open, so the wait has a deadline.
             let _: Result<(), RecvTimeoutError> = open.recv_timeout(LAST_LINES_DEADLINE);
             let _ = events.send(Event::Exited(id, exit));
         });
         Ok(Self { child, pid })
     }
 
-    /// Sends a signal. A child that has ended ignores it.
+    /// Sends a signal to the child. A signal to a child that has ended has no effect.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Err(error) = rustix::process::kill_process(self.pid, signal) {
             tracing::debug!("signal {signal:?} cannot be sent to process {}: {error}", self.pid.as_raw_nonzero());
@@ -103,7 +103,7 @@ impl Process {
     }
 }
 
-/// Reads lines on a thread of its own, which drops `_open` after the last one.
+/// Reads lines on a new thread and shows them in the logs. The thread drops `_open` at the end of the stream.
 fn forward(source: impl Read + Send + 'static, id: ChildId, logs: Arc<ChildLogs>, _open: SyncSender<()>) {
     std::thread::spawn(move || {
         let _open = _open;
@@ -116,7 +116,8 @@ fn forward(source: impl Read + Send + 'static, id: ChildId, logs: Arc<ChildLogs>
     });
 }
 
-/// Returns the next line, or `None` at the end. A line that is too long is cut, and a mark says so.
+/// Returns the next line, or `None` at the end of the stream. A line of more than [`MAX_LINE_BYTES`] is cut, and a mark
+/// in it says so.
 fn read_line(source: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     let mut num_bytes = 0;
@@ -142,7 +143,7 @@ fn read_line(source: &mut impl BufRead) -> io::Result<Option<String>> {
         return Ok(None);
     }
     if num_bytes > line.len() {
-        // The line is no longer JSON, so fewer bytes are shown.
+        // A line that was cut is not valid JSON and is shown as it is, so it is shortened further.
         line.truncate(CUT_LINE_BYTES);
         let mark = telemetry::cut_mark(num_bytes - line.len());
         return Ok(Some(String::from_utf8_lossy(&line).into_owned() + &mark));
@@ -161,7 +162,7 @@ fn wait_without_reaping(pid: Pid) -> Exit {
                 };
             }
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            // Only possible if another part of the process reaped the child, which none does.
+            // This would mean that other code had reaped the child, and no other code does.
             Err(_) => return Exit::Status(-1),
         }
     }

@@ -1,7 +1,7 @@
-//! Waits until a child is ready. For a shard it connects to the socket, sends Hello and reads progress messages until
-//! the reply comes. For the router it reads a pipe that the router inherited.
+//! Waits until a child is ready. For a shard, a thread connects to its socket, sends Hello and reads progress messages
+//! until the reply to Hello comes. For the router, a thread reads a pipe that the router inherited.
 //!
-//! A message signals readiness, never the existence of a file or a line of the log.
+//! Only a message signals readiness; the existence of a file or a line of the log never does.
 
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
@@ -15,19 +15,22 @@ use rustix::io::FdFlags;
 
 use crate::event::{ChildId, Event};
 
-/// The time until a shard listens. It does so before anything else.
+/// The maximum time until a shard listens on its socket, which it does before it loads the model.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(20);
+/// The time between two attempts to connect.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(10);
-/// The longest silence of a shard that loads. It reports several times a second.
+/// The maximum time between two messages of a shard that loads its model. It normally reports progress several times a
+/// second.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(20);
 
-/// More bytes than any line of the router.
+/// The maximum length of the router's ready line, in bytes. A real line is shorter.
 const MAX_READY_BYTES: u64 = 64 << 10;
 
 /// The sequence number of the first command of a connection.
 const HELLO_NUMBER: u64 = 1;
 
-/// Cancels the wait when dropped. The supervisor drops it when the shard is ready or has ended.
+/// A running wait for a shard. Dropping it cancels the wait; the supervisor does so when the shard is ready or has
+/// ended.
 #[derive(Debug)]
 pub(crate) struct Watch {
     _cancel: SyncSender<()>,
@@ -45,11 +48,11 @@ enum ReadinessError {
     SequenceNumber(u64),
     #[error("{0}")]
     Shard(proto::ShardError),
-    #[error("its reply to Hello is of another kind")]
+    #[error("it replied to Hello with a message of another kind")]
     UnexpectedReply,
 }
 
-/// Watches the shard `id` from a thread of its own. The outcome arrives as an event.
+/// Waits for the shard `id` on a new thread, which sends the outcome as an event.
 pub(crate) fn watch(id: ChildId, endpoint: Endpoint, events: SyncSender<Event>) -> Watch {
     let (cancel, cancelled) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
@@ -63,24 +66,25 @@ pub(crate) fn watch(id: ChildId, endpoint: Endpoint, events: SyncSender<Event>) 
     Watch { _cancel: cancel }
 }
 
-/// Makes a pipe on which the router reports that it serves, and the flag that names it. Only the router's process uses
-/// the writer, so the caller must close it after the router was started.
+/// Creates a pipe on which the router reports that it serves. Returns both ends, and the flag that passes the writer's
+/// path to the router. Only the router writes, so the caller must close its writer after the router has started.
 ///
 /// # Errors
-/// When the system has no pipe left.
+/// When the system cannot create a pipe.
 pub(crate) fn router_pipe() -> io::Result<(PipeReader, PipeWriter, String)> {
     let (reader, writer) = io::pipe()?;
-    // No close-on-exec, so the file descriptor has the same number in the child.
+    // Close-on-exec is off, so that the child inherits the file descriptor under the same number.
     rustix::io::fcntl_setfd(&writer, FdFlags::empty())?;
     let flag = format!("--ready-path=/proc/self/fd/{}", writer.as_raw_fd());
     Ok((reader, writer, flag))
 }
 
-/// Watches the router from a thread of its own. A router that ends before it serves causes no event here.
+/// Waits for the router on a new thread, which sends an event when the router serves. If the router ends before that,
+/// this thread sends no event.
 pub(crate) fn watch_router(pipe: PipeReader, events: SyncSender<Event>) {
     std::thread::spawn(move || {
         let mut line = String::new();
-        // Only one line is read, because the router keeps its end open.
+        // Only one line is read, because the router keeps its end of the pipe open.
         if BufReader::new(pipe.take(MAX_READY_BYTES)).read_line(&mut line).is_ok()
             && let Some(ready) = Ready::parse(&line)
         {
@@ -106,7 +110,7 @@ fn wait(endpoint: &Endpoint, cancelled: &Receiver<()>) -> Result<bool, Readiness
             Some(reply::Kind::Error(error)) => return Err(ReadinessError::Shard(error)),
             _ if sequence_number != HELLO_NUMBER => return Err(ReadinessError::SequenceNumber(sequence_number)),
             Some(reply::Kind::Hello(_)) => return Ok(true),
-            // A sign of life. The shard also logs its progress, which the log's reader shows.
+            // The message only shows that the shard is alive. Its progress is also in its log, from which it is shown.
             Some(reply::Kind::Progress(_)) => {}
             Some(
                 reply::Kind::Info(_)

@@ -1,6 +1,7 @@
 //! Memory that the shards of one host share: a file without a name that every child inherits.
 //!
-//! Door: [`SharedMemory`]. The launcher makes the file and passes its path; only shards read and write it.
+//! Door: [`SharedMemory`]. The launcher creates the file and passes its path to the shards; only shards read and write
+//! it.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -10,15 +11,17 @@ use rustix::fs::MemfdFlags;
 
 use crate::error::LauncherError;
 
-/// An empty file in memory. It counts as memory of this launch, not of `/dev/shm`, and goes away with its last process.
+/// A file in memory, created empty. Its bytes count as memory of the launch's processes, not of `/dev/shm`, and it
+/// disappears with the last process that has it open.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     file: OwnedFd,
 }
 
 impl SharedMemory {
-    /// Makes the file if several shards on this host need it: they take turns when they load, and on the CPU they add
-    /// up activations in it. The file must live as long as children are started. Returns `None` if no shards need it.
+    /// Creates the file if several shards run on this host. Through it the shards limit how many of them load a weight
+    /// at the same time, and on the CPU they also exchange activations. The caller must keep the file until the last
+    /// child has started. Returns `None` for a single shard and for the mock device.
     ///
     /// # Errors
     /// [`LauncherError::SharedMemory`] when the system refuses the file.
@@ -26,7 +29,7 @@ impl SharedMemory {
         if matches!(device.backend, BackendKind::Mock) || num_shard < 2 {
             return Ok(None);
         }
-        // No close-on-exec, so the file descriptor has the same number in every child.
+        // Close-on-exec is off, so that every child inherits the file descriptor under the same number.
         let file = rustix::fs::memfd_create("text-generation-shards", MemfdFlags::empty());
         Ok(Some(Self { file: file.map_err(|error| LauncherError::SharedMemory(error.into()))? }))
     }

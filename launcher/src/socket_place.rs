@@ -1,8 +1,9 @@
-//! The place of the shards' sockets: the path that the user named, or a directory of this launch only.
+//! The path of the shards' sockets: the one that the user named, or one in a directory that belongs to this launch
+//! only.
 //!
-//! A launcher that was killed could not remove its directory, so the next launcher does. A lock on the directory shows
-//! that its launcher still runs; the system frees the lock when the process ends. Process ids would not work, because
-//! containers share directories but not process ids.
+//! A launcher that is killed cannot remove its directory, so a later launcher removes it. A lock on the directory shows
+//! that its launcher still runs; the system releases the lock when the process ends. Process ids would not work,
+//! because containers share directories but not process ids.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -15,22 +16,24 @@ use tempfile::TempDir;
 
 use crate::error::LauncherError;
 
+/// The start of a private directory's name.
 const PREFIX: &str = "text-generation-";
-/// The number of random characters after the prefix; more than other programs use.
+/// The number of random characters after the prefix. A directory whose name has another length is never removed.
 const NUM_RANDOM: usize = 12;
-/// Only this user may enter.
+/// The mode of a private directory: only this user may enter it.
 const MODE: u32 = 0o700;
-/// Another launcher that removes abandoned directories may take a new one before it is locked, so several are tried.
+/// The maximum number of directories to try. Another launcher may remove a new directory as abandoned before it is
+/// locked.
 const MAX_ATTEMPTS: usize = 16;
 
-/// The path of the sockets, and the directory that was made for them.
+/// The path of the sockets, and the private directory if one was made.
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     shard_uds_path: String,
     _directory: Option<PrivateDirectory>,
 }
 
-/// A directory of this launch. It is removed before its lock is freed.
+/// A directory of this launch. It is removed before its lock is released.
 #[derive(Debug)]
 struct PrivateDirectory {
     directory: TempDir,
@@ -49,8 +52,8 @@ impl SocketPlace {
         }
     }
 
-    /// Makes a directory that only this user may enter. Its name is random: in containers all launchers have the same
-    /// process id, and they may share the parent directory.
+    /// Makes a directory that only this user may enter, in the first candidate that allows it. The directory's name is
+    /// random, because launchers in containers have the same process id and may share the parent directory.
     fn private(candidates: &[PathBuf]) -> Result<Self, LauncherError> {
         candidates.iter().for_each(|candidate| remove_abandoned(candidate));
         if let Some(directory) = candidates.iter().find_map(|candidate| PrivateDirectory::make(candidate).ok()) {
@@ -75,7 +78,8 @@ impl PrivateDirectory {
             let directory = builder.tempdir_in(parent)?;
             let Ok(lock) = open_directory(directory.path()) else { continue };
             let is_taken = flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
-            // A file system without locks is fine: abandoned directories are not removed there.
+            // On a file system without locks the directory is used without one: abandoned directories are not removed
+            // there.
             if !is_taken && directory.path().exists() {
                 return Ok(Self { directory, _lock: lock });
             }
@@ -84,19 +88,20 @@ impl PrivateDirectory {
     }
 }
 
-/// Parents for a private directory. A container's root may be read-only, but `/dev/shm` seldom is.
+/// The directories in which a private directory may be made. A container's root may be read-only, but `/dev/shm` seldom
+/// is.
 fn candidates() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     runtime.into_iter().chain([std::env::temp_dir(), PathBuf::from("/dev/shm")]).collect()
 }
 
-/// Removes directories that killed launchers of this user left.
+/// Removes the directories in `parent` that killed launchers of this user left behind.
 fn remove_abandoned(parent: &Path) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let names = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_name));
     for path in names.map(|entry| entry.path()) {
         match remove_if_abandoned(&path) {
-            Ok(true) => tracing::info!("removed {}, which a launcher that was killed left behind", path.display()),
+            Ok(true) => tracing::info!("removed {}, which a killed launcher left behind", path.display()),
             Ok(false) => {}
             Err(error) => tracing::debug!("{} cannot be removed: {error}", path.display()),
         }
@@ -156,7 +161,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let living = PrivateDirectory::make(root.path()).unwrap();
         let PrivateDirectory { directory, _lock: lock } = PrivateDirectory::make(root.path()).unwrap();
-        // The system does this when a process is killed.
+        // The system also releases the lock when a process is killed.
         drop(lock);
         let abandoned = directory.keep();
         drop(UnixListener::bind(abandoned.join("shard-0")).unwrap());

@@ -1,13 +1,13 @@
 //! `bench`: measures how fast a model runs on this machine's CPU, without a server.
 //!
-//! Door: [`run_as_process`]. Progress goes to stderr if that is a terminal, the table to stdout.
+//! Door: [`run_as_process`]. Progress goes to stderr if stderr is a terminal; the table goes to stdout.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use shard::speed::{SpeedArgs, measure};
 
-/// Measures and prints. The exit status is 1 when nothing could be measured.
+/// Measures the speed and prints the table. The exit status is 1 when nothing could be measured.
 pub(crate) fn run_as_process(args: &SpeedArgs) -> ExitCode {
     if telemetry::init(false, "warn,shard=info").is_err() {
         return ExitCode::FAILURE;

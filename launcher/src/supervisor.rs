@@ -1,12 +1,14 @@
-//! The order of a launch: start, readiness, serving, end. The first child that dies ends all.
+//! Runs the processes of a launch in order: start, readiness, serving, end. When a child dies by itself, all other
+//! children are ended.
 //!
 //! ```text
 //! start shards ─▶ all reply to Hello ─▶ start router ─▶ serve ─▶ SIGTERM ─▶ router drains, says Leave ─▶ shards end
 //!       └──────────── a child ends ─────────┴───────────────┴─▶ the others are ended, the launch fails
 //! ```
 //!
-//! The supervisor is one thread with one channel. It owns the child processes and nothing else. Log lines of the
-//! children bypass it (`child_logs`), so a slow reader of the log does not delay signals or the end of a child.
+//! The supervisor is one thread that receives events from one channel. It owns the child processes and nothing else.
+//! Log lines of the children do not pass through it (`child_logs`), so a slow reader of the log delays neither signals
+//! nor the end of a child.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
@@ -30,23 +32,25 @@ use crate::plan::{ChildPlan, LaunchPlan};
 use crate::process::Process;
 use crate::readiness::{self, Watch};
 
-/// The time that the router needs, beyond that of the generations, to send Leave and to end.
+/// The maximum time that the router gets after the shutdown timeout to send Leave and to end.
 const ROUTER_MARGIN: Duration = Duration::from_secs(10);
-/// The time for a shard to free its device after Leave.
+/// The maximum time that a shard gets after Leave to free its device.
 const SHARD_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
-/// The time for the router to find the cause of a failure and to tell its clients.
+/// The maximum time that the router gets to find the cause of a failure and to report it to its clients.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(6);
-/// The time for shards to log why they end.
+/// The maximum time that the children get after a failure to log why they end.
 const LAST_WORDS_DEADLINE: Duration = Duration::from_secs(1);
-/// The time from SIGTERM to SIGKILL.
+/// The maximum time from SIGTERM to the end of a child. After it, the child gets SIGKILL.
 const TERM_DEADLINE: Duration = Duration::from_secs(1);
-/// The time from SIGKILL to the end of a process. Only a process stuck in the kernel takes longer.
+/// The maximum time to wait for the end of a child after SIGKILL. Only a process that is stuck in the kernel takes
+/// longer.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Starts all children, serves until one of the `signals` or a failure, and leaves no process and no socket behind.
+/// Starts all children and serves until one of the `signals` arrives or something fails. Then ends all children and
+/// removes their sockets.
 ///
 /// # Errors
-/// When a child ends by itself or does not get ready.
+/// When a child cannot be started, does not become ready, or ends by itself.
 pub(crate) fn run(plan: &LaunchPlan, signals: Signals) -> Result<(), LauncherError> {
     let (events_tx, events) = event::channel();
     watch_signals(signals, events_tx.clone());
@@ -78,11 +82,12 @@ struct Supervisor<'a> {
     events: Receiver<Event>,
     /// Children that have not been reaped.
     children: BTreeMap<ChildId, Process>,
-    /// Shards that are not ready.
+    /// The waits for shards that are not ready.
     watches: BTreeMap<ChildId, Watch>,
-    /// Children that were told to end; their exit is not an error.
+    /// Children that were told to end. Their exit is not an error.
     ending: BTreeSet<ChildId>,
-    /// The most likely cause of a failure: a child that ended badly by itself. Of equally likely ones, the first.
+    /// The child that ended badly by itself and is most likely the cause of the failure. If several are equally likely,
+    /// this is the first.
     bad_exit: Option<(ChildId, Exit)>,
     /// True if the router has opened its port.
     is_serving: bool,
@@ -90,7 +95,7 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Starts the children and watches them. Returns when a signal asks to stop.
+    /// Starts the children and handles their events. Returns `Ok` when a signal asks the launcher to stop.
     fn serve(&mut self) -> Result<(), LauncherError> {
         for shard in &self.plan.shards {
             self.start(&shard.child, &[])?;
@@ -112,8 +117,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends everything in order after a signal. A router that does not serve yet is ended at once, and its shards get
-    /// no time for Leave.
+    /// Ends all children in order after a signal. If the router does not serve yet, it is ended at once, and its shards
+    /// get no time for Leave.
     fn drain(&mut self) -> Result<(), LauncherError> {
         self.logs.clear_progress();
         let shards = self.shard_ids();
@@ -139,7 +144,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Announces the stop, in the log or, if the log's filter drops it, to a person at a terminal.
+    /// Announces the stop in the log. If the log's filter drops the line, shows it on stdout if that is a terminal.
     fn announce_stop(&self) {
         let seconds = self.plan.shutdown_timeout.as_secs();
         let text = format!("stopping; running requests have {seconds} s to finish, Ctrl-C again ends them at once");
@@ -150,9 +155,9 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends everything after a failure and returns the error that names its cause. A shard that dies takes the router
-    /// with it, and a shard that cannot load says so on its socket before it ends. Which event arrives first is a race,
-    /// so the children get a moment to end by themselves.
+    /// Ends all children after a failure and returns the error that names its cause. When a shard dies, the router ends
+    /// too, and a shard that cannot load its model reports this on its socket before it ends. Which event arrives first
+    /// is a race, so the children get a moment to end by themselves.
     fn fail(&mut self, error: LauncherError) -> LauncherError {
         let everyone = self.everyone();
         self.wait(&[ChildId::Router], FAREWELL_DEADLINE);
@@ -171,8 +176,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Returns a child that exists but was stopped by a signal. It replies to nothing, and other children fail in its
-    /// place.
+    /// Returns the first child that is stopped by a signal such as SIGSTOP. A stopped child does not reply, so other
+    /// children fail because of it.
     fn stopped(&self) -> Option<ChildId> {
         self.children.iter().find(|(_, process)| process.is_stopped()).map(|(id, _)| *id)
     }
@@ -192,7 +197,7 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Acts on an event. The exit of a child that was not told to end is an error.
+    /// Handles an event while the server starts or serves. Every exit of a child is then an error.
     fn handle(&mut self, event: Event) -> Result<(), LauncherError> {
         match event {
             Event::Exited(id, exit) => {
@@ -211,9 +216,10 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Waits until the children `ids` have ended. A second signal is passed on to them.
+    /// Waits until the children `ids` have ended, for at most `timeout`. If a signal arrives meanwhile, they get
+    /// SIGTERM.
     fn wait(&mut self, ids: &[ChildId], timeout: Duration) {
-        // `None`, for a time beyond the clock's range, means no deadline.
+        // `None` means no deadline. It results from a timeout beyond the clock's range.
         let deadline = Instant::now().checked_add(timeout);
         while ids.iter().any(|id| self.children.contains_key(id)) {
             let Some(event) = self.next_event(deadline) else { return };
@@ -273,7 +279,7 @@ impl Supervisor<'_> {
         LauncherError::ChildExited { id, exit, last_words: self.logs.last_words(id) }
     }
 
-    /// Removes the sockets of shards that were killed; others remove their own.
+    /// Removes the sockets of shards that were killed. Shards that end by themselves remove their own sockets.
     fn remove_sockets(&self) {
         for shard in &self.plan.shards {
             let Endpoint::Unix(path) = &shard.endpoint else { continue };
@@ -285,9 +291,9 @@ impl Supervisor<'_> {
     }
 }
 
-/// Ranks exits by how likely they are the cause. When one child dies the others follow, and which exit is seen first is
-/// a race. A child that was killed is the cause. A status that names a problem comes before the general status of a
-/// child whose peer is gone.
+/// Returns how likely an exit is the cause of a failure; a larger number is likelier. When one child dies, the others
+/// follow, and which exit is seen first is a race. A child that was killed is most likely the cause. A status that
+/// names a problem comes before the general status, with which a child ends whose peer is gone.
 fn blame(id: ChildId, exit: Exit) -> u8 {
     match (exit, id) {
         (Exit::Signal(_), _) => 3,

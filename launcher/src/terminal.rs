@@ -1,5 +1,5 @@
-//! The launcher's output: the children's log lines with a label, and progress. On a terminal progress is one line that
-//! is redrawn; elsewhere it is a log line at intervals.
+//! The launcher's output: the children's log lines, labelled with the child's name, and progress. A terminal shows
+//! progress in one line that is redrawn; another log gets a line at intervals.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -9,11 +9,12 @@ use tracing::Level;
 
 use crate::event::ChildId;
 
+/// The width of a progress bar, in characters.
 const BAR_CELLS: u64 = 24;
 /// The time between two progress lines in a log that is not a terminal.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The launcher's stdout and its state.
+/// The launcher's stdout: its capabilities, and the progress that it shows.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     json_output: bool,
@@ -25,7 +26,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The launcher's stdout.
+    /// Returns the launcher's stdout. With `json_output` it is never treated as a terminal.
     pub(crate) fn new(json_output: bool) -> Self {
         let stdout = io::stdout();
         Self {
@@ -38,17 +39,17 @@ impl Terminal {
         }
     }
 
-    /// True if stdout is a terminal.
+    /// True if stdout is a terminal and the log is not JSON.
     pub(crate) fn is_interactive(&self) -> bool {
         self.is_interactive
     }
 
-    /// True if lines can be redrawn.
+    /// True if lines on stdout can be redrawn and the log is not JSON.
     pub(crate) fn has_bars(&self) -> bool {
         self.has_bars
     }
 
-    /// Shows the progress of a phase.
+    /// Shows the progress of a child's phase.
     pub(crate) fn progress(&mut self, id: ChildId, progress: &Progress) {
         if self.has_bars {
             self.has_progress_line = true;
@@ -66,7 +67,7 @@ impl Terminal {
         }
     }
 
-    /// Shows a line of a child's log with its label. The child's own log filter has already been applied.
+    /// Shows a line of a child's log, labelled with the child's name. The child has already applied its log filter.
     pub(crate) fn log_line(&mut self, id: ChildId, line: &LogLine) {
         self.clear_progress();
         telemetry::print(if self.json_output {
@@ -83,7 +84,7 @@ impl Terminal {
         }
     }
 
-    /// Shows text as it is, only on a terminal.
+    /// Shows text as it is if stdout is a terminal, and drops it otherwise.
     pub(crate) fn tell(&mut self, text: String) {
         if self.is_interactive {
             self.clear_progress();
@@ -91,7 +92,7 @@ impl Terminal {
         }
     }
 
-    /// True if progress is worth a line: a phase begins or ends, or the last line is old enough.
+    /// True if progress should be logged: it has changed, and a phase begins or ends or the last line is old enough.
     fn is_due(&mut self, progress: &Progress) -> bool {
         let now = Instant::now();
         let is_due = match &self.last_progress {
@@ -117,7 +118,8 @@ fn bar(id: ChildId, progress: &Progress) -> String {
     format!("{id}: {phase} {bar} {:3} %", share(100))
 }
 
-/// The line with fields that name its process before its own fields.
+/// Returns the line with additional fields before its own: the name of the process and, for a shard, its number as
+/// `rank`.
 fn labelled(id: ChildId, line: &LogLine) -> LogLine {
     let rank = match id {
         ChildId::Shard(rank) => Some(("rank".to_owned(), rank.into())),

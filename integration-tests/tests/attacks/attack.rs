@@ -1,21 +1,23 @@
-//! An attack as a value: its requests, its number of connections, and how they treat the answers.
+//! An attack as a value: its requests, the number of its connections, and how the connections treat the answers of the
+//! server.
 
 use std::time::Duration;
 
-/// An attack. All connections send at once, and each sends again after its answer.
+/// An attack. All connections start at the same time, and each sends its next request after the answer to the previous
+/// one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attack {
     /// The name on the command line and in the report.
     pub(crate) name: &'static str,
-    /// The flags of the server.
+    /// The flags of the server that is attacked.
     pub(crate) flags: &'static [(&'static str, &'static str)],
-    /// The API keys of the attackers and of the ordinary streams, if the flags require keys.
+    /// The API key of the attackers, and that of the ordinary streams, if the server's flags require keys.
     pub(crate) api_keys: Option<[&'static str; 2]>,
     /// The number of connections at a time.
     pub(crate) connections: usize,
     /// The time between an answer and the next request of a connection.
     pub(crate) pause: Duration,
-    /// Creates the requests, which the connections send in turn.
+    /// Creates the requests. The connections send them in order, again and again, each starting at another one.
     pub(crate) requests: fn() -> Vec<Request>,
     /// How a connection treats its request and the answer.
     pub(crate) manner: Manner,
@@ -37,21 +39,21 @@ pub(crate) struct Request {
 pub(crate) enum Manner {
     /// Reads the answer as fast as it arrives.
     Read,
-    /// Reads `bytes_per_second`, with a small receive buffer.
+    /// Reads at most `bytes_per_second`, with a small receive buffer.
     ReadSlowly { bytes_per_second: usize },
     /// Reads nothing until the attack is over.
     ReadNothing,
-    /// Sends all but the end of the body.
+    /// Sends the request without the end of its body.
     SendHalf,
-    /// Sends all but the end of the head.
+    /// Sends only the head of the request, without its end.
     SendHead,
-    /// Sends one byte after the body, and disconnects while the answer is computed.
+    /// Sends one byte more than the body, and disconnects while the answer is computed.
     LeaveWithByte,
 }
 
 impl Attack {
-    /// An attack with four connections that read and pause for a second between their requests, on a server without
-    /// flags.
+    /// Returns an attack on a server without flags, with four connections that read the answers and pause for a second
+    /// between their requests.
     pub(crate) const fn new(name: &'static str, requests: fn() -> Vec<Request>) -> Self {
         Self {
             name,

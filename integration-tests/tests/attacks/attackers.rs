@@ -1,4 +1,4 @@
-//! The connections of an attack, with a thread for each.
+//! The connections of an attack. Each has its own thread.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use integration_tests::{Connection, End, request_head};
 
 use crate::attack::{Attack, Manner, Request};
 
-/// The time after which a client that leaves disconnects.
+/// The time after which a client of [`Manner::LeaveWithByte`] disconnects.
 const STAY: Duration = Duration::from_millis(100);
-/// The number of bytes of a body that [`Manner::SendHalf`] holds back.
+/// The number of bytes at the end of a body that [`Manner::SendHalf`] does not send.
 const HELD_BACK_BYTES: usize = 10_000;
 
-/// Attacks until the end. Errors of the attackers' connections are ignored.
+/// Attacks until `end` has come. Errors of the attackers' connections are ignored.
 pub(crate) fn attack(attack: &Attack, address: SocketAddr, end: &End) {
     let requests = (attack.requests)();
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! An attack from start to end: streams before it, streams during it, and the server afterwards.
+//! Runs an attack from start to end: ordinary streams before it, the same streams during it, and the checks of the
+//! server afterwards.
 
 use std::time::Duration;
 
@@ -9,42 +10,44 @@ use crate::attack::Attack;
 use crate::attackers;
 use crate::streams::{self, Tally};
 
-/// The duration and the limits of an attack.
+/// The durations of a test of an attack, and the limits that decide its verdict.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
-    /// The time of the streams without the attack.
+    /// The time for which the streams run without the attack.
     pub(crate) calm: Duration,
-    /// The time of the attack.
+    /// The time for which the attack runs.
     pub(crate) attack: Duration,
-    /// The time for which a refused stream tries again.
+    /// The time for which a refused stream is requested again.
     pub(crate) patience: Duration,
-    /// The bytes that the router may keep in addition to its allowed percentage of the memory before.
+    /// The number of bytes that the router may keep after the attack, in addition to the allowed percentage of its
+    /// memory before the attack.
     pub(crate) kept: u64,
-    /// True if times are part of the verdict.
+    /// True if slow answers are violations.
     pub(crate) judges_time: bool,
 }
 
-/// The result of an attack.
+/// The measurements of an attack.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) calm: Tally,
     pub(crate) attacked: Tally,
-    /// The memory after the calm streams; `peak` is the most during the attack.
+    /// The memory of the processes after the streams without the attack.
     pub(crate) before: Resident,
+    /// The peak of the memory of the processes during the attack.
     pub(crate) peak: Resident,
     /// The memory budget that the router logged at its start, in bytes.
     pub(crate) budget: Option<u64>,
-    /// `None` if a process has exited.
+    /// The checks of the server after the attack; `None` if a process has exited.
     pub(crate) aftermath: Option<Aftermath>,
 }
 
-/// Starts a server and attacks it.
+/// Starts a server, attacks it and checks it.
 pub(crate) fn fight(attack: &Attack, effort: &Effort) -> Outcome {
     let builder = attack.flags.iter().fold(Server::demo(), |builder, (flag, value)| builder.flag(flag, value));
     let server = builder.start();
     let client = attack.api_keys.map_or(server.client(), |[_, ordinary]| server.client().with_api_key(ordinary));
     let processes = Processes::of(&server);
-    // The first grammar creates tables that stay in memory, so it comes before the measurement.
+    // The first grammar creates tables that stay in memory, so it is sent before the memory is measured.
     let _ = aftermath::ask_for_structured_output(&client);
     let calm = phase(effort.calm, |end| streams::run(&client, effort.patience, end));
     let before = processes.now();
@@ -59,7 +62,7 @@ pub(crate) fn fight(attack: &Attack, effort: &Effort) -> Outcome {
     Outcome { calm, attacked, before, peak, budget: budget(&server), aftermath }
 }
 
-/// Runs a phase that lasts until its end, which comes after `time`.
+/// Runs `run` in a phase whose end comes after `time`.
 fn phase<T: Send>(time: Duration, run: impl FnOnce(&End) -> T + Send) -> T {
     let end = End::default();
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Attacks while four ordinary streams run. The attacks run one after the other, each on a new server, and are bounded
-//! in count and time.
+//! Attacks on a server while four ordinary streams run. The attacks run one after the other, each on a new server, with
+//! a limited number of connections and for a limited time.
 //!
 //! ```text
 //! cargo test -p integration-tests --test attacks                            # as in CI
@@ -9,9 +9,10 @@
 //! ```
 //!
 //! Under every attack no stream may be lost, and the router must stay within the memory budget that it logs at its
-//! start. Afterwards the gauges must be zero, the memory given back, and structured output accepted. The pauses of the
-//! streams are printed. They are part of the verdict only with `--measure`, which also attacks for longer: on a machine
-//! that does other work at the same time, times mean nothing.
+//! start. Afterwards the gauges must be zero, the router must have returned its memory, and structured output must be
+//! accepted. The gaps between the events of the streams are printed. They are part of the verdict only with
+//! `--measure`, which also attacks for longer, because times mean nothing on a machine that does other work at the same
+//! time.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its results")]
 

@@ -1,4 +1,4 @@
-//! The printed table and the verdict.
+//! Formats the printed table, and finds the violations of an attack.
 
 use std::time::Duration;
 
@@ -7,12 +7,14 @@ use integration_tests::aftermath::most_afterwards;
 use crate::battle::{Effort, Outcome};
 use crate::streams::Tally;
 
-/// Streams may pause at most this many times as long as without the attack, and never longer than [`MAX_GAP`].
+/// With `--measure`, the 99th percentile of the gaps between events must be at most this many times as long as without
+/// the attack, and at most [`MAX_GAP`].
 const MAX_GAP_FACTOR: u32 = 4;
 const MAX_GAP: Duration = Duration::from_millis(50);
+/// With `--measure`, the maximum time until structured output is accepted after an attack.
 const MAX_STRUCTURED_WAIT: Duration = Duration::from_secs(1);
 
-/// The head of the table. Times are in milliseconds, memory is in MiB.
+/// The head of the table, with an explanation of its columns.
 pub(crate) const HEAD: &str = "\
 calm, during: gaps between events without and during the attack, p50/p99/max, ms; first: until the first event, p99/max
 router, shards: memory before/peak/after, MiB; structured: until structured output is accepted afterwards
@@ -20,7 +22,7 @@ attack                   calm                during                first        
 shards         structured
 ";
 
-/// The row of an attack.
+/// Returns the row of an attack in the table.
 pub(crate) fn row(name: &str, outcome: &Outcome) -> String {
     let Outcome { calm, attacked, before, peak, budget: _, aftermath } = outcome;
     let after = aftermath.as_ref().map(|aftermath| aftermath.resident).unwrap_or_default();
@@ -43,7 +45,7 @@ pub(crate) fn row(name: &str, outcome: &Outcome) -> String {
     )
 }
 
-/// The violations of an attack.
+/// Returns the violations that the measurements of an attack show.
 pub(crate) fn faults(outcome: &Outcome, effort: &Effort) -> Vec<String> {
     let mut faults = Vec::new();
     let Outcome { calm, attacked, before, peak, budget, aftermath } = outcome;
@@ -54,7 +56,7 @@ pub(crate) fn faults(outcome: &Outcome, effort: &Effort) -> Vec<String> {
         faults.push("no stream ended".to_owned());
     }
     match budget {
-        None => faults.push("the start prints no memory budget".to_owned()),
+        None => faults.push("the router logged no memory budget at its start".to_owned()),
         Some(budget) if peak.router > *budget => {
             faults.push(format!("the router took {} MiB of {} MiB", peak.router >> 20, budget >> 20));
         }

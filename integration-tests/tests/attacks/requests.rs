@@ -1,10 +1,10 @@
-//! The requests of the attacks, legal and illegal. Each is the worst of its kind that fits into a body.
+//! The requests of the attacks, legal and illegal. Each is meant to be the worst of its kind that fits into a body.
 
 use serde_json::{Value, json};
 
 use crate::attack::Request;
 
-/// The default size limit of a body, less the parts around the text that fills it.
+/// The size of a text with which a body is just below the default size limit, in bytes.
 const LARGE: usize = 1_900_000;
 
 fn post(path: &'static str, body: &Value) -> Request {
@@ -20,7 +20,7 @@ fn with_grammar(kind: &str, value: impl Into<Value>, max_new_tokens: u32) -> Req
     generate("Tom has a cat.", &json!({"grammar": grammar, "max_new_tokens": max_new_tokens}))
 }
 
-/// Numbers at the ends of their ranges, alone and together.
+/// Parameters with values at the ends of their ranges, alone and together.
 pub(crate) fn extreme_parameters() -> Vec<Request> {
     let grammar = json!({"type": "regex", "value": "🤣{2}"});
     let parameters = [
@@ -46,12 +46,12 @@ pub(crate) fn extreme_parameters() -> Vec<Request> {
     requests.chain([post("/v1/chat/completions", &chat)]).collect()
 }
 
-/// Grammars that take extremely long for their length.
+/// Grammars that take extremely long to compile for their length.
 pub(crate) fn nested_grammars() -> Vec<Request> {
     [20_000, 40_000, 262_000].map(|len| with_grammar("lark", nested_grammar(len), 20)).into()
 }
 
-/// Rules in which the reference to the next rule is in 20 nested repetitions.
+/// Returns a grammar of about `len` bytes, in whose rules the reference to the next rule is in 20 nested repetitions.
 fn nested_grammar(len: usize) -> String {
     let mut text = "start: a0\n".to_owned();
     for rule in 0.. {
@@ -66,7 +66,8 @@ fn nested_grammar(len: usize) -> String {
     text
 }
 
-/// Stop strings as long as the body allows, and as long as the server accepts, for 20 choices.
+/// Two requests for 20 choices: one has a stop string as long as the body allows, the other has stop strings as long as
+/// the server accepts.
 pub(crate) fn long_stop_strings() -> Vec<Request> {
     let body = |stop: Vec<String>| {
         post(
@@ -77,7 +78,7 @@ pub(crate) fn long_stop_strings() -> Vec<Request> {
     vec![body(vec!["a".repeat(LARGE)]), body(vec![" ".repeat(1024); 4])]
 }
 
-/// Requests whose answers have some megabytes.
+/// A request whose answer has several megabytes.
 pub(crate) fn long_answers() -> Vec<Request> {
     vec![post(
         "/v1/completions",
@@ -88,12 +89,13 @@ pub(crate) fn long_answers() -> Vec<Request> {
     )]
 }
 
-/// Short requests, of which many are sent.
+/// A short request, which is sent many times.
 pub(crate) fn short_requests() -> Vec<Request> {
     vec![generate("Once", &json!({"max_new_tokens": 1}))]
 }
 
-/// Texts for routes that generate nothing: as long as a body, as long as a prompt of the demo, and shorter ones.
+/// Requests to routes that generate nothing, with texts as long as a body allows, as long as a prompt of the demo
+/// model, and shorter.
 pub(crate) fn long_texts() -> Vec<Request> {
     let of_len = |len: usize| {
         let text = "a ".repeat(len / 2);
@@ -118,7 +120,7 @@ pub(crate) fn many_messages() -> Vec<Request> {
         .into()
 }
 
-/// Prompts as long as the body allows, and as long as the server accepts, for 128 choices.
+/// Requests for 128 choices, with prompts as long as the body allows and as long as the server accepts.
 pub(crate) fn many_choices() -> Vec<Request> {
     let of_len = |len: usize| {
         let text = "a ".repeat(len / 2);
@@ -136,12 +138,12 @@ pub(crate) fn wide_expressions() -> Vec<Request> {
     (0..32).map(|number| with_grammar("regex", format!("(.{{0,{}}}a.{{0,500}}b){{1,50}}", 500 - number), 300)).collect()
 }
 
-/// Bodies of the largest allowed size.
+/// A request with a body of almost the maximum size.
 pub(crate) fn large_bodies() -> Vec<Request> {
     vec![generate(&"a ".repeat(LARGE / 2), &json!({"max_new_tokens": 1}))]
 }
 
-/// Objects with more optional members than a step can process.
+/// Schemas of objects with more optional members than the server can process in a step.
 pub(crate) fn many_properties() -> Vec<Request> {
     [400, 499, 700, 1000]
         .map(|count| {
@@ -152,7 +154,7 @@ pub(crate) fn many_properties() -> Vec<Request> {
         .into()
 }
 
-/// Requests for all rows that one of two API keys may have, until the context is full.
+/// A request for all rows that one of two API keys may have, until the context is full.
 pub(crate) fn all_rows_of_a_key() -> Vec<Request> {
     vec![post(
         "/v1/completions",
@@ -160,7 +162,7 @@ pub(crate) fn all_rows_of_a_key() -> Vec<Request> {
     )]
 }
 
-/// Requests for half of a server's rows, until the context is full.
+/// A request for about half of a server's rows, until the context is full.
 pub(crate) fn half_of_the_rows() -> Vec<Request> {
     vec![post(
         "/v1/completions",

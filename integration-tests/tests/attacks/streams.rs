@@ -1,11 +1,11 @@
-//! Four connections with ordinary streams, one stream after the other on each, and the times for which each reader
-//! waits.
+//! Four clients that read ordinary streams, one stream after the other, and measure the times for which they wait.
 
 use std::time::{Duration, Instant};
 
 use integration_tests::{Client, End, pause};
 use serde_json::{Value, json};
 
+/// The number of streams at a time.
 const NUM_STREAMS: usize = 4;
 /// The time between a refusal and the next attempt.
 const RETRY: Duration = Duration::from_millis(50);
@@ -13,15 +13,15 @@ const RETRY: Duration = Duration::from_millis(50);
 /// The measurements of the streams.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Times between two events of a stream.
+    /// The times between two events of a stream.
     pub(crate) gaps: Vec<Duration>,
-    /// Times from a request to its first event, refused attempts included.
+    /// The times from the first attempt of a request to its first event, including all refused attempts.
     pub(crate) firsts: Vec<Duration>,
     /// The number of streams that ended as they should.
     pub(crate) num_finished: usize,
     /// The number of attempts that the server refused because of its load.
     pub(crate) num_refused: usize,
-    /// The reasons of streams that did not end as they should, or were not served in time.
+    /// For each stream that did not end as it should or was not served in time, the reason.
     pub(crate) lost: Vec<String>,
 }
 
@@ -35,8 +35,8 @@ impl Tally {
     }
 }
 
-/// Starts streams until the end, and finishes those that are running then. A refused stream tries again until
-/// `patience` is over.
+/// Starts streams until `end` has come; streams that run at that time are read to their end. A refused stream is
+/// requested again until `patience` is over.
 pub(crate) fn run(client: &Client, patience: Duration, end: &End) -> Tally {
     let mut all = Tally::default();
     std::thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn read(client: &Client, number: usize, patience: Duration, end: &End) -> Tally 
         let start = Instant::now();
         if let Err(reason) = read_one(client, &body, patience, &mut tally) {
             tally.lost.push(format!("{reason}, {:.1} s after its request", start.elapsed().as_secs_f64()));
-            // The pause prevents thousands of requests to a server that has gone.
+            // This pause prevents thousands of requests to a server that has exited.
             end.wait(RETRY * 10);
         }
     }

@@ -8,7 +8,7 @@ use crate::requests;
 const NO_PAUSE: Duration = Duration::ZERO;
 const SHORT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Every attack.
+/// All attacks, in the order in which they run.
 pub(crate) const TABLE: &[Attack] = &[
     Attack { pause: SHORT_PAUSE, ..Attack::new("extreme-parameters", requests::extreme_parameters) },
     Attack { connections: 3, ..Attack::new("nested-grammars", requests::nested_grammars) },

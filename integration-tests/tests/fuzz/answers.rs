@@ -1,24 +1,25 @@
-//! Checks of whole answers: the shape of each dialect, and the texts and calls in it.
+//! Parses answers that are not streams, checks that they have the shape of their dialect, and returns the texts and the
+//! calls in them.
 
 use serde_json::Value;
 
 use crate::requests::{Dialect, Request};
 
-/// One choice of an answer.
+/// The parts of one choice of an answer that are checked further.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     /// True if the model ended the choice. A choice that ended at the token limit or at a stop string may have any
     /// text.
     pub(crate) has_ended: bool,
     pub(crate) text: String,
-    /// The arguments of calls.
+    /// The arguments of the function calls, each as JSON text.
     pub(crate) arguments: Vec<String>,
 }
 
-/// Parses a whole answer.
+/// Parses an answer that is not a stream. Returns its choices, or no choices for a dialect whose texts are not checked.
 ///
 /// # Errors
-/// When it does not have the shape of its dialect.
+/// When the answer does not have the shape of its dialect.
 pub(crate) fn read(request: &Request, answer: &Value) -> Result<Vec<Said>, String> {
     match request.dialect {
         Dialect::Native => native(request, answer),
@@ -41,7 +42,7 @@ pub(crate) fn read(request: &Request, answer: &Value) -> Result<Vec<Said>, Strin
     }
 }
 
-/// A field with a text.
+/// Returns the text in a field.
 ///
 /// # Errors
 /// When the field is not a text.
@@ -49,7 +50,7 @@ pub(crate) fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str, String>
     value[field].as_str().ok_or_else(|| format!("`{field}` is no text but {}", value[field]))
 }
 
-/// A field with a list.
+/// Returns the list in a field.
 ///
 /// # Errors
 /// When the field is not a list.
@@ -58,8 +59,8 @@ pub(crate) fn list<'a>(value: &'a Value, field: &str) -> Result<&'a [Value], Str
     list.ok_or_else(|| format!("`{field}` is no list but {}", value[field]))
 }
 
-/// True if this `finish_reason` of OpenAI means that the model ended the choice. It is the same for stop strings, so
-/// they must not be set.
+/// True if this `finish_reason` of OpenAI means that the model ended the choice. The reason `stop` also stands for a
+/// stop string, so with stop strings (or an echo of the prompt) this is false.
 ///
 /// # Errors
 /// When the reason does not exist.
@@ -72,16 +73,16 @@ pub(crate) fn has_ended(request: &Request, reason: &str) -> Result<bool, String>
     }
 }
 
-/// The text of a native answer, without the prompt that it may repeat.
+/// Returns one sequence of a native answer, without the prompt that the answer may repeat.
 pub(crate) fn native_sequence(request: &Request, text: &str, details: &Value) -> Said {
     let text = text.strip_prefix(request.repeated_prompt()).unwrap_or(text).to_owned();
     Said { has_ended: details["finish_reason"] == "eos_token", text, arguments: Vec::new() }
 }
 
-/// Parses an answer of `/v1/responses`, which the last event of a stream also contains.
+/// Parses an answer of `/v1/responses`, which is also in the last event of a stream.
 ///
 /// # Errors
-/// When it does not have its shape.
+/// When the answer does not have the shape of this route.
 pub(crate) fn response(request: &Request, response: &Value) -> Result<Said, String> {
     let has_ended = match text(response, "status")? {
         "completed" => request.body["stop"].is_null(),
@@ -154,7 +155,7 @@ fn message(answer: &Value) -> Result<Said, String> {
     Ok(said)
 }
 
-/// The concatenated texts of the parts of a message.
+/// Returns the concatenated texts of the parts of a message.
 fn parts(item: &Value) -> Result<String, String> {
     list(item, "content")?.iter().map(|part| text(part, "text")).collect()
 }

@@ -1,10 +1,11 @@
-//! The command line.
+//! The command line of the fuzz test.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The time for which requests are sent in CI.
+/// The default of `--seconds`, which CI uses.
 const TIME: Duration = Duration::from_secs(25);
+/// The default of `--seed`.
 const SEED: u64 = 1;
 
 /// The options of a run.
@@ -13,11 +14,11 @@ pub(crate) struct Arguments {
     /// The time for which requests are sent.
     pub(crate) time: Duration,
     pub(crate) seed: u64,
-    /// The number of shards of the server; `None` for the same number as in other tests.
+    /// The number of shards of the server; `None` for the same number as in other tests (`HILO_TEST_NUM_SHARD`).
     pub(crate) shards: Option<u32>,
     /// True if a test runner asks only for the names of the tests.
     pub(crate) is_list: bool,
-    /// False if the words on the command line name other tests.
+    /// False if the words on the command line name only other tests.
     pub(crate) is_named: bool,
 }
 
@@ -46,5 +47,5 @@ impl Arguments {
 
 fn number<T: FromStr>(option: &str, value: Option<String>) -> Result<T, String> {
     let value = value.unwrap_or_default();
-    value.parse().map_err(|_| format!("{option} wants a number. Given: {value:?}"))
+    value.parse().map_err(|_| format!("{option} must be a number. Given: {value:?}"))
 }

@@ -1,4 +1,4 @@
-//! The body of a request while it is built.
+//! The body of a request, to which fields are added one by one.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Conversations, and the functions that models may call in them.
+//! Random conversations, and the functions (tools) that models may call in them.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ const QUESTIONS: [&str; 4] = [
 ];
 const ODD_ROLES: [&str; 5] = ["tool", "developer", "system", "nobody", ""];
 
-/// One in this number of requests has tools.
+/// One in this number of conversations has tools.
 const REQUESTS_PER_TOOLS: u32 = 5;
 /// Values of `tool_choice`; an empty one leaves the field out.
 const CHOICES: [&str; 7] = ["", "", "auto", "none", "required", "weather", "weather"];
@@ -32,7 +32,7 @@ pub(crate) enum ToolForm {
     Anthropic,
 }
 
-/// Messages, the last of which is usually the user's.
+/// Draws messages. The last one is usually the user's.
 pub(crate) fn messages(draw: &mut Draw) -> Value {
     let mut messages = Vec::new();
     if draw.one_in(6) {
@@ -58,8 +58,8 @@ fn content(draw: &mut Draw) -> Value {
     if draw.one_in(5) { json!([{"type": "text", "text": text}, {"type": "text", "text": "!"}]) } else { text.into() }
 }
 
-/// Sometimes sets tools. Returns the form of an answer that the model ends: `form`, or calls if the model must call a
-/// function.
+/// Sets tools in some of the requests. Returns the form that an answer has if the model ends it: function calls if the
+/// model must call a function, otherwise `form`.
 pub(crate) fn set_tools(draw: &mut Draw, body: &mut Body, tool_form: ToolForm, form: Form) -> Form {
     if !draw.one_in(REQUESTS_PER_TOOLS) {
         return form;
@@ -100,7 +100,8 @@ impl ToolForm {
         }
     }
 
-    /// A choice in the dialect's form: a word, or the name of a function.
+    /// Returns a value of `tool_choice` in the dialect's form. `choice` is a word such as `auto`, or the name of a
+    /// function.
     fn choice(self, choice: &str) -> Value {
         let is_word = ["auto", "none", "required"].contains(&choice);
         match self {

@@ -1,4 +1,5 @@
-//! Checks of streams: how each dialect starts, continues and ends.
+//! Parses streams, checks that they start, continue and end as their dialect demands, and returns the texts and the
+//! calls in them.
 
 use serde_json::Value;
 
@@ -17,14 +18,14 @@ struct Event<'a> {
     data: &'a str,
 }
 
-/// A choice whose text and calls are collected.
+/// A choice of a stream, whose text and calls are collected from the events.
 #[derive(Debug, Default)]
 struct Choice {
     said: Said,
     is_finished: bool,
 }
 
-/// Parses a stream. A stream that ended with a permitted error has no choices.
+/// Parses a stream and returns its choices. For a stream that ended with a permitted error, the list is empty.
 ///
 /// # Errors
 /// When the stream does not have the shape of its dialect, or does not end as it must.
@@ -64,7 +65,7 @@ fn values(events: &[Event<'_>]) -> Result<Vec<Value>, String> {
     events.iter().map(value).collect()
 }
 
-/// The JSON values of events in dialects whose events have names.
+/// Returns the JSON values of the events in a dialect whose events have names, and checks the names.
 fn named_values(events: &[Event<'_>]) -> Result<Vec<Value>, String> {
     let values = values(events)?;
     for (event, value) in events.iter().zip(&values) {
@@ -75,12 +76,12 @@ fn named_values(events: &[Event<'_>]) -> Result<Vec<Value>, String> {
     Ok(values)
 }
 
-/// The last event, and those before it.
+/// Returns the last event, and the events before it.
 fn split_last(events: &[Value]) -> Result<(&Value, &[Value]), String> {
     events.split_last().ok_or_else(|| "a stream without events".to_owned())
 }
 
-/// The index of a choice or of a call.
+/// Returns the index of a choice or of a function call.
 fn index(value: &Value) -> Result<usize, String> {
     let index = value["index"].as_u64().and_then(|index| usize::try_from(index).ok());
     index.ok_or_else(|| format!("`index` is no number but {}", value["index"]))
@@ -128,7 +129,7 @@ fn choices(request: &Request, events: &[Event<'_>]) -> Result<Vec<Said>, String>
 }
 
 impl Choice {
-    /// Adds the text and the calls of a chunk.
+    /// Appends the text and the function calls of a chunk.
     fn add(&mut self, request: &Request, chunk: &Value) -> Result<(), String> {
         if self.is_finished {
             return Err("a choice goes on after its `finish_reason`".to_owned());

@@ -1,4 +1,4 @@
-//! Grammars of all kinds: those that can be followed, and those that are refused.
+//! Grammars of all kinds: valid ones, and ones that the server refuses.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use crate::body::Body;
 use crate::draw::Draw;
 use crate::requests::Form;
 
-/// Regular expressions. The first two allow only byte tokens, which prompts and biases make unlikely.
+/// Valid regular expressions. The first two match only characters that are made of byte tokens, which prompts and
+/// biases make unlikely.
 const EXPRESSIONS: [&str; 12] = [
     "🤣{2}",
     "(🤣|日){1,3}",
@@ -53,12 +54,12 @@ impl Grammar {
         }
     }
 
-    /// Draws a schema that can be followed.
+    /// Draws a valid schema.
     pub(crate) fn draw_schema(draw: &mut Draw) -> Value {
         draw.take(schemas())
     }
 
-    /// The form of an answer that follows the grammar and was not cut off.
+    /// The form of an answer that follows the grammar and ended by itself.
     pub(crate) fn form(&self) -> Form {
         match self {
             Self::Schema(_) | Self::JsonObject => Form::Json,
@@ -66,7 +67,7 @@ impl Grammar {
         }
     }
 
-    /// The grammar as an object with a `type`, which all dialects accept.
+    /// Returns the grammar as an object with a `type`, in one of the notations that all dialects accept.
     pub(crate) fn tagged(&self, draw: &mut Draw) -> Value {
         match self {
             Self::Schema(schema) => draw.take(vec![
@@ -82,7 +83,7 @@ impl Grammar {
         }
     }
 
-    /// Sets the grammar in one of the fields of OpenAI's routes.
+    /// Sets the grammar in one of the fields that OpenAI's routes accept for it.
     pub(crate) fn set_openai(&self, draw: &mut Draw, body: &mut Body) {
         let tagged = self.tagged(draw);
         match (draw.below(4), self) {

@@ -1,12 +1,13 @@
-//! Checks the log-probabilities of an answer, wherever they are in it: they are finite and, except for rounding, not
-//! above zero.
+//! Checks the log-probabilities of an answer, wherever they are in it: each must be finite and, except for rounding,
+//! not above zero.
 
 use serde_json::{Map, Value};
 
+/// The tolerance for rounding.
 const ROUNDING: f64 = 1e-3;
 
-/// Checks all log-probabilities in `value`. The first token of a prompt has none; with `repeats_prompt` a completion
-/// starts with that token.
+/// Checks all log-probabilities in `value`. The first token of a prompt has none. `repeats_prompt` is true if a
+/// completion starts with the prompt.
 ///
 /// # Errors
 /// The first value that is not a log-probability.
@@ -24,7 +25,8 @@ pub(crate) fn check(value: &Value, repeats_prompt: bool) -> Result<(), String> {
     }
 }
 
-/// Checks those of a completion: a list of numbers, and a list of objects with the texts of tokens as names.
+/// Checks the log-probabilities of a completion: a list of numbers, and a list of objects whose names are the texts of
+/// tokens.
 fn check_completion(fields: &Map<String, Value>, repeats_prompt: bool) -> Result<(), String> {
     let behind_first = |name: &str| {
         let values = fields.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Random requests to the real engine: every parameter of every dialect over its whole legal range and somewhat beyond,
-//! from six clients, some of which disconnect early.
+//! Sends random requests to the real engine. They cover every parameter of every dialect over its legal range and
+//! somewhat beyond. Six clients send them, some of which disconnect early.
 //!
 //! ```text
 //! cargo test -p integration-tests --test fuzz                          # as in CI: 25 seconds
@@ -8,9 +8,10 @@
 //!     cargo test -p integration-tests --test fuzz -- --seconds 1800 --seed 7
 //! ```
 //!
-//! `verdict.rs` judges each answer. A request with a wrong answer is printed with its client and its number: with the
-//! same seed each client draws the same requests, however fast the server is. At the end the server must hold nothing,
-//! give the same answer to a plain request as before the first one, and exit with status 0.
+//! `verdict.rs` judges each answer. A request with a wrong answer is printed with the numbers of its client and of the
+//! request, because with the same seed each client draws the same requests, however fast the server is. At the end the
+//! server must hold nothing for any request, give the same answer to a plain request as before the first random one,
+//! and exit with status 0.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its results")]
 
@@ -41,7 +42,7 @@ use tally::Tally;
 use worker::Target;
 
 const NUM_WORKERS: u64 = 6;
-/// The time after which a server counts as stuck.
+/// The timeout of a request. A server that takes longer counts as stuck.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
@@ -69,7 +70,7 @@ fn main() -> ExitCode {
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Sends requests for the time in `arguments`, and returns what is wrong.
+/// Sends requests for the time in `arguments`, stops the server, and returns all faults that were found.
 fn fuzz(server: Server, arguments: &Arguments) -> Vec<String> {
     let (client, processes) = (server.client().with_timeout(DEADLINE), Processes::of(&server));
     let (seed, tally, end) = (arguments.seed, Tally::new(arguments.seed), End::default());
@@ -110,7 +111,7 @@ fn fuzz(server: Server, arguments: &Arguments) -> Vec<String> {
     faults
 }
 
-/// Sends a request without sampling and returns the answer.
+/// Sends a greedy request and returns the answer.
 fn plain_answer(client: &Client) -> Result<String, String> {
     let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 60}}).to_string();
     match client.post_bytes("/generate", body.as_bytes()) {

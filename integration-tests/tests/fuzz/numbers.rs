@@ -1,27 +1,29 @@
-//! Numeric parameters: neutral, ordinary, at the ends of their ranges, at the special points of floats, and beyond.
+//! Numeric parameters. Their values are neutral, ordinary, at the ends of their ranges, at special points of floats, or
+//! out of range.
 
 use crate::body::Body;
 use crate::draw::Draw;
 
-/// Special points of 32-bit floats: zeros, the smallest subnormal and normal numbers, and the largest number.
+/// Special points of 32-bit floats: the zeros, the smallest subnormal and normal numbers, the largest number, and
+/// numbers between them.
 const EDGES: [f64; 15] =
     [0.0, -0.0, 1e-45, 1e-40, 1.2e-38, 1e-30, 1e-20, 1e-8, 1e-4, 0.01, 1.0, 100.0, 1e20, 1e38, 3.4e38];
-/// Numbers that most parameters reject.
+/// Values that most parameters reject.
 const BEYOND: [f64; 15] =
     [0.0, -0.0, -1e-45, -1.0, -3.4e38, 1e-38, 0.0099, 1.000_001, 2.000_001, 100.001, 1e20, 1e38, 3.4e38, 1e39, 1e308];
 
-/// A parameter that is a 32-bit float.
+/// A parameter that is a 32-bit float, with its neutral value and its ranges.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Float {
     name: &'static str,
     neutral: f64,
-    /// The range that clients use.
+    /// The range that clients usually use.
     ordinary: [f64; 2],
     /// The accepted range, both ends included.
     legal: [f64; 2],
 }
 
-/// A parameter that is an integer.
+/// A parameter that is an integer, with legal values and values out of range.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Whole {
     pub(crate) name: &'static str,
@@ -42,13 +44,13 @@ const TEMPERATURE: Float = Float { name: "temperature", neutral: 1.0, ordinary: 
 /// On routes below `/v1` a temperature of zero means no sampling.
 const TEMPERATURE_OR_ZERO: Float = Float { legal: [0.0, 3.4e38], ..TEMPERATURE };
 
-/// The parameters of TGI's routes.
+/// The float parameters of TGI's routes.
 pub(crate) const NATIVE: [Float; 7] =
     [TEMPERATURE, TOP_P, TYPICAL_P, MIN_P, REPETITION_PENALTY, FREQUENCY_PENALTY, PRESENCE_PENALTY];
-/// The parameters of OpenAI's routes.
+/// The float parameters of OpenAI's routes.
 pub(crate) const OPENAI: [Float; 6] =
     [TEMPERATURE_OR_ZERO, TOP_P, MIN_P, REPETITION_PENALTY, FREQUENCY_PENALTY, PRESENCE_PENALTY];
-/// The parameters of Anthropic's routes.
+/// The float parameters of Anthropic's routes.
 pub(crate) const ANTHROPIC: [Float; 2] = [TEMPERATURE_OR_ZERO, TOP_P];
 
 impl Float {
@@ -73,7 +75,7 @@ impl Whole {
     }
 }
 
-/// Sets some of these parameters.
+/// Sets some of these float parameters.
 pub(crate) fn set_floats(floats: &[Float], draw: &mut Draw, body: &mut Body) {
     for float in floats {
         if draw.has() {
@@ -82,7 +84,7 @@ pub(crate) fn set_floats(floats: &[Float], draw: &mut Draw, body: &mut Body) {
     }
 }
 
-/// Sets some of these parameters.
+/// Sets some of these integer parameters.
 pub(crate) fn set_wholes(wholes: &[Whole], draw: &mut Draw, body: &mut Body) {
     for whole in wholes {
         if draw.has() {

@@ -23,22 +23,22 @@ const MIN_TOKENS: [i64; 4] = [0, 1, 3, 64];
 const STOPS: [&str; 10] = ["a", " ", "time", ".", "🤣", "\n", "<|eos|>", "zzzz", "}", "Once upon a time"];
 const MAX_STOPS: usize = 4;
 
-/// The tokens of 🤣, the end of sequence, and some words of the demo.
+/// The ids of the tokens of 🤣, of the end of sequence, and of some words, in the demo's vocabulary.
 const TOKEN_IDS: [usize; 10] = [178, 259, 103, 102, 0, 1, 5, 70, 264, 1535];
 const MAX_BIASES: usize = 300;
 const BIASES: [f64; 6] = [-100.0, 100.0, 0.0, 1e-45, -0.5, 5.0];
 const BIASES_BEYOND: [f64; 3] = [101.0, -3.4e38, 1e308];
 
-/// One in this number of requests has a grammar; one in [`REQUESTS_PER_LONG_ONE`] has no limit on its tokens except the
+/// One in this number of requests has a grammar. One in [`REQUESTS_PER_LONG_ONE`] has no limit on its tokens except the
 /// context.
 const REQUESTS_PER_GRAMMAR: u32 = 5;
 const REQUESTS_PER_LONG_ONE: u32 = 60;
 const MAX_TOKENS: [i64; 10] = [1, 1, 2, 3, 5, 8, 8, 12, 20, 60];
-/// Limits for answers with a form, which need some tokens to reach their end.
+/// Limits on the tokens of answers with a form, which need some tokens to reach their end.
 const MAX_TOKENS_OF_FORM: [i64; 3] = [8, 40, 120];
 const TOO_MANY_TOKENS: [i64; 5] = [0, -2, 1025, 5000, 4_294_967_295];
 
-/// The object `parameters` of TGI's routes, and the form of an answer that the model ends.
+/// Draws the object `parameters` of TGI's routes. Also returns the form that an answer has if the model ends it.
 pub(crate) fn native(draw: &mut Draw, is_stream: bool) -> (Body, Form) {
     let mut body = Body::default();
     numbers::set_floats(&numbers::NATIVE, draw, &mut body);
@@ -52,7 +52,7 @@ pub(crate) fn native(draw: &mut Draw, is_stream: bool) -> (Body, Form) {
     let grammar = grammar(draw);
     if let Some(grammar) = &grammar {
         body.set("grammar", grammar.tagged(draw));
-        // Only the details tell if the answer was cut off.
+        // Only the details show if the answer was cut off.
         body.set("details", true);
     }
     set_ends(draw, &mut body, grammar.is_some(), ["ignore_eos_token", "min_new_tokens"]);
@@ -74,8 +74,8 @@ pub(crate) fn native(draw: &mut Draw, is_stream: bool) -> (Body, Form) {
     (body, form)
 }
 
-/// Sets the fields of OpenAI's routes, except for the number of tokens. Returns the form of an answer that the model
-/// ends.
+/// Sets the fields of OpenAI's routes, except for the maximum number of tokens. Returns the form that an answer has if
+/// the model ends it.
 pub(crate) fn openai(draw: &mut Draw, body: &mut Body) -> Form {
     body.set("model", "x");
     numbers::set_floats(&numbers::OPENAI, draw, body);
@@ -89,8 +89,8 @@ pub(crate) fn openai(draw: &mut Draw, body: &mut Body) -> Form {
     grammar.map_or(Form::Any, |grammar| grammar.form())
 }
 
-/// Sets the fields of Anthropic's route, except for the number of tokens. Returns the form of an answer that the model
-/// ends.
+/// Sets the fields of Anthropic's route, except for the maximum number of tokens. Returns the form that an answer has
+/// if the model ends it.
 pub(crate) fn anthropic(draw: &mut Draw, body: &mut Body) -> Form {
     body.set("model", "x");
     numbers::set_floats(&numbers::ANTHROPIC, draw, body);
@@ -111,7 +111,7 @@ pub(crate) fn anthropic(draw: &mut Draw, body: &mut Body) -> Form {
     grammar.form()
 }
 
-/// Sets the most tokens to generate, in the field `name`. Some requests have no limit.
+/// Sets the maximum number of tokens to generate, in the field `name`. Some requests get no limit.
 pub(crate) fn set_max_tokens(draw: &mut Draw, body: &mut Body, name: &str, form: Form) {
     if draw.one_in(REQUESTS_PER_LONG_ONE) {
         return;
@@ -128,7 +128,7 @@ fn grammar(draw: &mut Draw) -> Option<Grammar> {
     draw.one_in(REQUESTS_PER_GRAMMAR).then(|| Grammar::draw(draw))
 }
 
-/// Sets parameters other than single small numbers: stop strings, biases, and a 64-bit seed.
+/// Sets the parameters that are not single small numbers: stop strings, biases, and a 64-bit seed.
 fn set_lists(draw: &mut Draw, body: &mut Body) {
     if draw.one_in(3) && draw.has() {
         body.set("stop", stops(draw));
@@ -142,7 +142,8 @@ fn set_lists(draw: &mut Draw, body: &mut Body) {
     }
 }
 
-/// Sets parameters that suppress the end of sequence, which are refused together with a grammar.
+/// Sets parameters that suppress the end of sequence. The server refuses them together with a grammar, so a legal
+/// request has only one of both.
 fn set_ends(draw: &mut Draw, body: &mut Body, has_grammar: bool, [ignore_eos, min_tokens]: [&str; 2]) {
     if has_grammar && !draw.goes_too_far() {
         return;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::draw::Draw;
 
-/// Shared starts of prompts, each longer than a block of the prefix cache.
+/// Starts that many prompts share, each longer than a block of the prefix cache.
 const BEGINNINGS: [&str; 3] = [
     "Once upon a time there was a little dog named Max. Max lived in a small house near the forest with Anna. One day",
     "Tom has a red ball. Anna has a blue ball. Lily has a green kite and a cat. They all play in the garden, and",
@@ -26,8 +26,9 @@ const ODD: [&str; 7] = [
 const LONG: [usize; 4] = [200, 600, 900, 1000];
 const TOO_LONG: [usize; 4] = [1021, 1022, 1023, 5000];
 
-/// The number of special tokens, which have the first ids, and the size of the demo's vocabulary.
+/// The number of special tokens, whose ids come first in the demo's vocabulary.
 const NUM_SPECIAL: usize = 6;
+/// The size of the demo's vocabulary.
 const VOCAB_SIZE: usize = 1536;
 
 /// Draws a text.
@@ -64,7 +65,7 @@ pub(crate) fn token_ids(draw: &mut Draw) -> Vec<u32> {
     token_ids
 }
 
-/// Draws a prompt in one of the four forms of OpenAI's completions.
+/// Draws a prompt in one of the four forms of OpenAI's completions: a text, token ids, or a list of either.
 pub(crate) fn any(draw: &mut Draw) -> Value {
     let count = if draw.goes_too_far() { draw.pick(&[0, 5]) } else { draw.pick(&[1, 2, 4]) };
     match draw.below(8) {

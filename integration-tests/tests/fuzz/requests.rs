@@ -1,4 +1,4 @@
-//! Requests: one function for each route, and the frequency of each route.
+//! Draws requests: one function for each route, and the frequency of each route.
 
 use serde_json::{Value, json};
 
@@ -21,11 +21,11 @@ pub(crate) struct Request {
     pub(crate) form: Form,
 }
 
-/// The shape of an answer.
+/// The shape of an answer, which depends on the route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Native,
-    /// A native answer in a list, which repeats the prompt by default.
+    /// A native answer in a list of one element. By default it repeats the prompt.
     NativeList,
     Completion,
     Chat,
@@ -37,7 +37,7 @@ pub(crate) enum Dialect {
     TokenCount,
 }
 
-/// The form of an answer that was not cut off.
+/// The form of the text of an answer that the model ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Any,
@@ -76,7 +76,7 @@ impl Request {
         Self { path, is_stream: is_stream(path, &body), body, dialect, form }
     }
 
-    /// Replaces the value of a field by one of another type.
+    /// Replaces the value of a random field with a value that probably has another type.
     fn spoil(&mut self, draw: &mut Draw) {
         let junk = draw.take(vec![Value::Null, json!(true), json!(-1), json!("x"), json!([]), json!({}), json!(1e308)]);
         let Value::Object(fields) = &mut self.body else { return };
@@ -97,7 +97,7 @@ impl Request {
         num_prompts * self.body["n"].as_u64().unwrap_or(1) as usize
     }
 
-    /// The prompt if the answer repeats it, else an empty text.
+    /// The prompt if the answer repeats it, otherwise an empty text.
     pub(crate) fn repeated_prompt(&self) -> &str {
         let wish = self.body["parameters"]["return_full_text"].as_bool();
         let is_repeated = wish.unwrap_or(self.dialect == Dialect::NativeList);
@@ -105,7 +105,7 @@ impl Request {
     }
 }
 
-/// True if an answer without error is a stream.
+/// True if the answer to this request is a stream, unless it is an error.
 fn is_stream(path: &str, body: &Value) -> bool {
     path == "/generate_stream" || body["stream"] == true
 }
@@ -233,7 +233,7 @@ fn tokens(draw: &mut Draw) -> Request {
     Request::new("/tokenize", Dialect::Tokens, body, Form::Any)
 }
 
-/// Sets the most tokens to generate, by the older or the newer name of the field.
+/// Sets the maximum number of tokens to generate, under the older or the newer name of the field.
 fn set_max_tokens(draw: &mut Draw, body: &mut Body, form: Form) {
     let name = draw.pick(&["max_tokens", "max_tokens", "max_completion_tokens"]);
     parameters::set_max_tokens(draw, body, name, form);

@@ -1,4 +1,4 @@
-//! Counts the requests, and prints violations when they are found.
+//! Counts requests by their outcomes, and prints violations as soon as they are found.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -8,19 +8,20 @@ use crate::worker::Outcome;
 
 /// The number of violations after which the test stops.
 const MAX_VIOLATIONS: usize = 20;
-/// The most bytes of an answer that are printed.
+/// The maximum number of bytes of an answer that are printed.
 const MAX_PRINTED_BYTES: usize = 300;
 
+/// The outcomes that are counted: groups of statuses, lost answers, and clients that left.
 const COLUMNS: [&str; 6] = ["2xx", "4xx", "424", "5xx", "lost", "left"];
 
-/// The position of a request in the sequence of a seed.
+/// The position of a request in a run: the number of its client, and its number among the client's requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) worker: u64,
     pub(crate) number: u64,
 }
 
-/// The number of requests by route and by outcome.
+/// The number of requests by route and by outcome, and the number of violations.
 #[derive(Debug)]
 pub(crate) struct Tally {
     seed: u64,
@@ -39,7 +40,8 @@ impl Tally {
         Self { seed, counts: Mutex::default() }
     }
 
-    /// Counts a request and prints its fault, if any. Returns false when there are enough violations.
+    /// Counts a request, and prints its fault if it has one. Returns false when the test should stop because of too
+    /// many violations.
     pub(crate) fn add(&self, request: &Request, place: Place, outcome: &Outcome, fault: Option<&str>) -> bool {
         let mut counts = self.lock();
         counts.rows.entry(request.path).or_default()[column(outcome)] += 1;

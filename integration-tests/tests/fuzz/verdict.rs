@@ -4,9 +4,9 @@
 //! |---|---|
 //! | 200 | the body has the shape of its dialect, ends as it must, and has the requested form |
 //! | 400, 413, 422, 429 | always: a request may be invalid or too large |
-//! | 424 | the message is about one row: [`ROW_FAILURES`] |
+//! | 424 | the message is about one row: one of [`ROW_FAILURES`] |
 //!
-//! Any other status is wrong, also every 5xx. A message that reports a defect is always wrong.
+//! Any other status is wrong, including every 5xx. A message that reports a defect of the server is always wrong.
 
 use serde_json::Value;
 
@@ -15,16 +15,17 @@ use crate::requests::{Form, Request};
 use crate::worker::Answer;
 use crate::{events, logprobs};
 
-/// The start of every message about a failed generation, from `router/src/generation/error.rs`.
+/// The start of the messages about failed generations, from `router/src/generation/error.rs`.
 const FAILURE: &str = "Request failed during generation: ";
-/// The starts of messages about a row that fails alone, from `scheduler/src/failure.rs` and
-/// `router/src/grammar/matcher.rs`. The message about non-finite numbers is not permitted: the demo's weights are
-/// finite, and `proto/src/sampling.rs` promises that scores stay finite with all legal parameters.
+/// The permitted reasons of a failed generation: starts of messages about a row that fails alone, from
+/// `scheduler/src/failure.rs` and `router/src/grammar/matcher.rs`. The message about non-finite numbers is not
+/// permitted, because the demo's weights are finite and `proto/src/sampling.rs` promises that scores stay finite with
+/// all legal parameters.
 const ROW_FAILURES: [&str; 2] = ["the grammar allows no next token", "the grammar cannot be followed: "];
-/// A part of messages that report a defect of the server.
+/// The words with which a message reports a defect of the server.
 const DEFECT: &str = "defect of this server";
 
-/// Errors of `serde_json` for texts that are JSON but that it cannot represent.
+/// The starts of errors of `serde_json` for texts that are JSON but that it cannot represent.
 const BEYOND_VALUES: [&str; 4] = [
     "number out of range",
     "recursion limit exceeded",
@@ -35,7 +36,7 @@ const BEYOND_VALUES: [&str; 4] = [
 /// Judges an answer.
 ///
 /// # Errors
-/// When the answer is wrong. The message says in which way.
+/// When the answer is wrong. The error says in which way.
 pub(crate) fn judge(request: &Request, answer: &Answer) -> Result<(), String> {
     let said = match answer.status {
         200 if request.is_stream => events::read(request, &answer.text)?,
@@ -59,13 +60,13 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("no JSON: {error}"))
 }
 
-/// The message of an error in the shape of any dialect; `None` without an error.
+/// Returns the message of an error in the shape of any dialect; `None` if the body is not an error.
 pub(crate) fn sentence(body: &Value) -> Option<&str> {
     let error = &body["error"];
     error.as_str().or_else(|| error["message"].as_str())
 }
 
-/// Checks that a generation failed for a permitted reason.
+/// Checks that a generation failed for a permitted reason, from the message of its error.
 ///
 /// # Errors
 /// When the reason is not permitted.
@@ -75,7 +76,7 @@ pub(crate) fn check_failure(sentence: &str) -> Result<(), String> {
     if is_own { Ok(()) } else { Err(format!("a generation failed: {sentence:?}")) }
 }
 
-/// The message of a body that must be an error.
+/// Returns the message of a body that must be an error.
 fn check_refusal(body: &str) -> Result<String, String> {
     let body = parse(body)?;
     match sentence(&body) {

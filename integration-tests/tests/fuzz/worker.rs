@@ -1,4 +1,4 @@
-//! A client: it draws requests, sends them in various manners, and has the answers judged.
+//! A client of the fuzz test. It draws requests, sends them in various manners, and has the answers judged.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::requests::{self, Request};
 use crate::tally::{Place, Tally};
 use crate::verdict;
 
-/// The longest time after which a client that leaves early disconnects.
+/// The maximum time after which a client that leaves early disconnects.
 const MAX_STAY_MS: usize = 60;
-/// The most lines of a stream that a client reads before it leaves.
+/// The maximum number of lines of a stream that a client reads before it leaves.
 const MAX_LINES: usize = 24;
 
 /// The server under test, and the state that all clients share.
@@ -30,11 +30,11 @@ pub(crate) struct Target<'a> {
 enum Manner {
     /// Reads the whole answer.
     Read,
-    /// Leaves after some lines.
+    /// Reads `num_lines` lines of the answer and disconnects.
     LeaveMidway { num_lines: usize },
-    /// Leaves, most likely before the answer arrives.
+    /// Disconnects after `stay`, most likely before the answer arrives.
     LeaveEarly { stay: Duration },
-    /// Sends half of the body and leaves.
+    /// Sends half of the body and disconnects after `stay`.
     SendHalf { stay: Duration },
 }
 
@@ -42,7 +42,7 @@ enum Manner {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Answered(Answer),
-    /// The client left.
+    /// The client disconnected before the end of the answer.
     Left,
     /// There was no answer, or it was cut off.
     Lost(String),
@@ -55,7 +55,7 @@ pub(crate) struct Answer {
     pub(crate) text: String,
 }
 
-/// Sends requests until the end.
+/// Sends requests until the end of the run, and ends the run if there are too many violations or the server is gone.
 pub(crate) fn run(target: Target<'_>, mut draw: Draw, worker: u64) {
     for number in 0.. {
         if target.end.is_set() {
@@ -97,7 +97,7 @@ impl Manner {
     }
 }
 
-/// Sends a request and reads the answer, or at most `most_lines` of it.
+/// Sends a request and reads the answer, but at most `most_lines` lines of it.
 fn read(client: &Client, request: &Request, most_lines: Option<usize>) -> Outcome {
     let (status, lines) = match client.open(request.path, &request.body) {
         Ok(opened) => opened,
@@ -116,7 +116,8 @@ fn read(client: &Client, request: &Request, most_lines: Option<usize>) -> Outcom
     Outcome::Answered(Answer { status, text })
 }
 
-/// Sends the head and `sent` as the part of the body, waits for `stay`, and closes the connection.
+/// Sends the head of the request and `sent`, which is all or a part of the body. Waits for `stay`, and closes the
+/// connection.
 fn leave(target: Target<'_>, request: &Request, sent: &[u8], stay: Duration) -> Outcome {
     let head = request_head(request.path, request.body.to_string().len(), None);
     let send = |mut connection: Connection| -> std::io::Result<()> {
@@ -125,7 +126,7 @@ fn leave(target: Target<'_>, request: &Request, sent: &[u8], stay: Duration) -> 
         target.end.wait(stay);
         Ok(())
     };
-    // A server that refuses a request need not read all of it, so sending may fail.
+    // An error of sending is no fault: a server that refuses a request need not read all of it.
     match Connection::open(target.address, false).map(send) {
         Ok(Ok(()) | Err(_)) => Outcome::Left,
         Err(error) => Outcome::Lost(format!("no connection: {error}")),

@@ -1,6 +1,6 @@
-//! Tests of `fit` and `compile` as a user types them, with the TPU's own compiler and without a TPU.
+//! Tests of `fit` and `compile` as a user types them. They run the TPU's own compiler, but need no TPU.
 //!
-//! The tests need libtpu. Without it they print that they are skipped, or fail if `HILO_REQUIRE_PLUGINS=1` promises it.
+//! The tests need libtpu. Without it they print that they are skipped; with `HILO_REQUIRE_PLUGINS=1` they fail instead.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -14,7 +14,8 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-/// Runs the launcher. Without libtpu it returns `None`, after printing that the test is skipped.
+/// Runs the launcher with these arguments and this model. Without libtpu, prints that the test is skipped and returns
+/// `None`.
 fn run(arguments: &[&str], model: &Path) -> Option<Output> {
     if !is_plugin_there("tpu") {
         return None;
@@ -29,7 +30,7 @@ fn error(arguments: &[&str], model: &Path) -> Option<String> {
     Some(String::from_utf8(output.stderr).expect("errors are text").trim().to_owned())
 }
 
-/// The rows of the table of programs: the name, and the other cells.
+/// Returns the rows of the table of programs: the name of the program, and the other cells.
 fn table(output: &Output) -> Vec<(String, Vec<String>)> {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout.clone()).expect("tables are text");
@@ -46,14 +47,15 @@ fn programs_are_compiled_once_for_all_chips_of_a_slice() {
     let arguments =
         ["compile", "--topology", "v5e:2x2", "--output", &output, "--programs", PROGRAMS, "--dtype", "bfloat16"];
     let arguments = [&arguments[..], &["--max-batch-size", "2", "--max-total-tokens", "64"]].concat();
-    // The model has 4 query heads, 4 KV heads and a vocabulary of 256: each of 4 chips has a quarter.
+    // The model has 4 query heads, 4 KV heads and a vocabulary of 256 tokens, so each of the 4 chips has a quarter of
+    // each.
     let model = fixture("tiny-llama-tied");
     let Some(first) = run(&arguments, &model) else { return };
     let rows = table(&first);
     assert_eq!(rows.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), PROGRAMS.split(',').collect::<Vec<_>>());
     for (name, cells) in &rows {
-        // A program of the model has two collectives for each of its two layers and one for the embedding; a sampler
-        // collects the logits.
+        // A program of the model has two collectives for each of its two layers and one for the embedding. A program of
+        // a sampler has one, which collects the logits.
         let collectives = if name.starts_with("sample") { "1" } else { "5" };
         assert_eq!(cells.last().map(String::as_str), Some(collectives), "{name}: {cells:?}");
     }
@@ -64,7 +66,8 @@ fn programs_are_compiled_once_for_all_chips_of_a_slice() {
     assert!(second.iter().all(|(_, cells)| cells[1] == "cached"), "{second:?}");
 }
 
-/// Writes the configuration of a tiny model eight times as wide, so that eight chips can share its heads.
+/// Writes the configuration of a tiny model into `folder`, with the widths multiplied by eight so that eight chips can
+/// share its heads.
 fn widened(config: &Path, folder: &Path) {
     const WIDTHS: [&str; 13] = [
         "ffn_hidden_size",
@@ -84,7 +87,7 @@ fn widened(config: &Path, folder: &Path) {
     let json = std::fs::read(config).expect("there is a config.json");
     let mut config: Value = serde_json::from_slice(&json).expect("config.json is JSON");
     for key in WIDTHS {
-        // A single KV head is not multiplied: every chip has a copy.
+        // A width of 1, such as a single KV head, is not multiplied: every chip has a copy.
         if let Some(width) = config[key].as_u64().filter(|width| *width > 1) {
             config[key] = json!(width * 8);
         }

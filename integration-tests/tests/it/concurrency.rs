@@ -1,4 +1,5 @@
-//! Tests with many clients at once: they get the same answers as alone, overload is reported, and clients may leave.
+//! Tests with many clients at the same time: each client gets the same answer as alone, overload is reported, and
+//! clients that leave hold nothing on the server.
 
 use std::time::{Duration, Instant};
 
@@ -62,8 +63,8 @@ pub(crate) fn wait_idle(client: &Client) {
 
 #[test]
 fn a_hundred_at_once_get_what_each_gets_alone() {
-    // In bf16 on a processor with AMX, XLA-CPU rounds each batch size differently: log-probabilities differ by up to
-    // 2e-2, enough to choose another token.
+    // In bf16 on a processor with AMX, XLA-CPU rounds differently for each batch size: log-probabilities differ by up
+    // to 2e-2, which is enough to choose another token. So other devices than the CPU compute in f32 here.
     let server = Server::demo();
     let server = if test_device() == "cpu" { server } else { server.flag("--dtype", "float32") }.start();
     let client = server.client();
@@ -76,10 +77,10 @@ fn a_hundred_at_once_get_what_each_gets_alone() {
 }
 
 /// Compares two answers. On the CPU they are equal to the last bit. On other devices another batch size is another
-/// program, which may add in another order: the tokens are equal, and the log-probabilities almost.
+/// program, which may add numbers in another order: the tokens are equal, and the log-probabilities almost.
 fn check_same(together: &Value, alone: &Value, body: &str) {
-    // On XLA-CPU in bf16 the largest difference was 6e-7 on some processors, and 2e-5 on others, where the compiler
-    // chooses wider vectors.
+    // On XLA-CPU in bf16 the largest measured difference was 6e-7 on some processors, and 2e-5 on others, where the
+    // compiler chooses wider vectors.
     let tolerance = if test_device() == "cpu" { 0.0 } else { 1e-4 };
     let (mut together, mut alone) = (together.clone(), alone.clone());
     let [left, right] = [take_logprobs(&mut together), take_logprobs(&mut alone)];
@@ -90,7 +91,7 @@ fn check_same(together: &Value, alone: &Value, body: &str) {
     }
 }
 
-/// Removes the log-probabilities of the generated tokens.
+/// Removes the log-probabilities of the generated tokens from the answer, and returns them.
 fn take_logprobs(answer: &mut Value) -> Vec<f64> {
     let tokens = answer["details"]["tokens"].as_array_mut().expect("details were asked for");
     tokens.iter_mut().map(|token| token["logprob"].take().as_f64().expect("a number")).collect()
@@ -117,7 +118,8 @@ fn two_hundred_clients_that_leave_hold_nothing() {
     assert_eq!(client.generate("The cat", 5), client.generate("The cat", 5));
 }
 
-/// Clients leave while the shard is stopped. Only requests that had reached the shard by then may run.
+/// Checks that requests of clients that leave are not computed. The clients leave while the shard is stopped, so only
+/// steps that had reached the shard by then may run.
 fn check_abandoned(num_clients: usize, leave: impl Fn(&Client) + Sync) {
     let server = Server::demo().flag("--max-concurrent-requests", 256).start();
     let client = server.client();
@@ -163,7 +165,7 @@ fn too_many_requests_are_told_so_at_once() {
     let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 2.0}});
     let mut running = client.stream("/generate_stream", &body).unwrap();
     assert!(running.next().is_some());
-    // While the shard is stopped, the one request keeps running.
+    // The stopped shard keeps the one request from ending, so the limit stays reached.
     let shard = server.child("shard");
     send_signal(shard, Signal::STOP);
     for path in ["/generate", "/generate_stream", "/"] {

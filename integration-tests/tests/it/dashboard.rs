@@ -1,4 +1,4 @@
-//! Checks that the dashboard of compose.yaml queries only metrics that the server has.
+//! Checks that the Grafana dashboard of compose.yaml queries only metrics that the server has.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Keywords of PromQL, which look like names of metrics.
 const KEYWORDS: [&str; 4] = ["by", "without", "and", "or"];
 
-/// Every query of the dashboard.
+/// Returns all queries of the dashboard.
 fn queries(dashboard: &Value) -> Vec<&str> {
     match dashboard {
         Value::Object(fields) => {
@@ -21,14 +21,14 @@ fn queries(dashboard: &Value) -> Vec<&str> {
     }
 }
 
-/// The query without the text between each `open` and the next `close`. They must not be nested.
+/// Returns the query without the text between each `open` and the next `close`. These pairs must not be nested.
 fn without(query: &str, open: &str, close: char) -> String {
     let mut parts = query.split(open);
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.split_once(close).map_or("", |(_, rest)| rest))
 }
 
-/// The names of the metrics in a query: all words except functions, labels, keywords and numbers.
+/// Returns the names of the metrics in a query: all words except functions, labels, keywords and numbers.
 fn metrics(query: &str) -> Vec<String> {
     let query = [("by (", ')'), ("{", '}'), ("[", ']')]
         .iter()

@@ -1,4 +1,5 @@
-//! Tests of endpoints other than a plain port: HTTPS, a Unix socket, and shards on TCP instead of Unix sockets.
+//! Tests of servers that listen on something other than a plain port: HTTPS, a Unix socket, and shards on TCP instead
+//! of Unix sockets.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use integration_tests::{Server, ServerBuilder};
 use serde_json::{Value, json};
 
-/// A self-signed certificate for the loopback address.
+/// A self-signed certificate for the loopback address, in files with its private key.
 struct Identity {
     certificate: String,
     certfile: PathBuf,
@@ -75,7 +76,7 @@ fn files_that_are_no_identity_are_found_before_the_model_is_loaded() {
     }
 }
 
-/// Sends a POST request over a Unix socket and returns the response, head and body.
+/// Sends a POST request over a Unix socket and returns the response as text: its head and its body.
 fn post_over(socket: &Path, path: &str, body: &Value) -> String {
     let body = body.to_string();
     let head = format!(
@@ -130,7 +131,8 @@ fn a_path_that_cannot_be_a_socket_is_found_before_the_model_is_loaded() {
 fn shards_on_tcp_make_the_same_text() {
     let server = || Server::mock().flag("--num-shard", 2);
     let text = server().start().client().generate("Once", 8);
-    // Outgoing connections get ports of 127.0.0.1, so none takes the port of this address.
+    // Outgoing connections of other tests get ports of 127.0.0.1, so none takes the port of this address after it was
+    // freed.
     let address = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
     let server = server().flag("--shard-uds-path", format!("tcp://{address}")).start();
     assert_eq!(server.client().generate("Once", 8), text);

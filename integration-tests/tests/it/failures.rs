@@ -1,5 +1,5 @@
-//! Tests in which a process dies: every stream ends with one error, the launcher gives the reason and exits with the
-//! status of that failure, and nothing is left behind.
+//! Tests in which a process dies: every stream ends with one error, the launcher reports the reason and exits with the
+//! status of that failure, and no process is left behind.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use integration_tests::{Server, SseStream, send_signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// The promised longest time from the death of a process to the exit of the launcher.
+/// The promised maximum time from the death of a process to the exit of the launcher.
 const END_DEADLINE: Duration = Duration::from_secs(5);
 
 fn is_running(pid: i32) -> bool {
@@ -30,7 +30,7 @@ pub(crate) fn last_error(log: &[String]) -> String {
     error["message"].as_str().expect("log lines have a message").to_owned()
 }
 
-/// The one event that ends a stream: an error, or the summary of a stream that had finished before.
+/// Returns the only event that ends a stream: an error, or the summary if the stream had finished before.
 pub(crate) fn terminal_event(stream: SseStream) -> Value {
     let is_terminal = |event: &Value| event.get("error").is_some() || event["generated_text"].is_string();
     let mut ends: Vec<Value> = stream.filter(is_terminal).collect();
@@ -49,7 +49,7 @@ fn a_killed_shard_ends_every_stream_with_one_error() {
         assert!(stream.next().unwrap().get("token").is_some());
     }
     let shard = server.child("shard");
-    // The shard is stopped first, so that the streams do not finish meanwhile.
+    // The shard is stopped first, so that no stream finishes before the shard dies.
     send_signal(shard, Signal::STOP);
     send_signal(shard, Signal::KILL);
     let ends: Vec<Value> = streams.into_iter().map(terminal_event).collect();

@@ -1,8 +1,8 @@
-//! Tests of every fault at every moment and of either rank: nobody waits for ever, every client is told, the launcher
-//! names the rank, and nothing is left behind.
+//! Tests of every fault at every moment and in either shard: no process waits for ever, every client gets an error, the
+//! launcher names the shard, and nothing is left behind.
 //!
-//! Two ranks add their results over shared memory on the CPU, so a rank that does not arrive blocks the other. Each
-//! test is a kind of fault; its cases run in parallel, because most of them only wait for a deadline.
+//! On the CPU the two shards add their results over shared memory, so a shard that does not arrive blocks the other
+//! one. Each test is a kind of fault; its moments run in parallel, because most cases only wait for a deadline.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use crate::failures::{last_error, terminal_event, wait_until_gone};
 
-/// The longest deadline that a fault can hit (20 s), and 10 s more.
+/// The maximum time from a fault to the exit of the launcher: the longest deadline of the server (20 s), and 10 s more.
 const END_DEADLINE: Duration = Duration::from_secs(30);
 /// The launcher's exit status after a device process failed.
 const DEVICE_FAILED: i32 = 17;
 const NUM_SHARDS: u32 = 2;
 
-/// A fault, its moment, and its rank.
+/// A fault, its moment, and the number of its shard (`rank`).
 #[derive(Debug, Clone, Copy)]
 struct Case {
     fault: Fault,
@@ -67,12 +67,12 @@ impl Case {
         wait_until_gone(&pids);
         let files = std::fs::read_dir(directory.path()).expect("the directory is there");
         let left: Vec<_> = files.flatten().map(|file| file.file_name()).collect();
-        // The interposer's own sockets may stay, because the shard does not know of them.
+        // The interposer's own sockets may stay, because the shard does not know of them and cannot remove them.
         let ours = |name: &str| name.ends_with(".moved") || name.ends_with(&format!("-{}", self.rank));
         assert!(left.iter().all(|name| ours(&name.to_string_lossy())), "{self:?} left {left:?}");
     }
 
-    /// The process id of the rank, as soon as its process exists.
+    /// Waits until the shard's process exists, and returns its id.
     fn wait_for_process(self, server: &Server) -> i32 {
         let deadline = Instant::now() + END_DEADLINE;
         let rank = self.rank.to_string();
@@ -90,7 +90,7 @@ impl Case {
         }
     }
 
-    /// Injects the fault while requests are served, and checks that every waiting client is told exactly once.
+    /// Injects the fault while requests are served, and checks that every waiting client gets exactly one error.
     fn strike_while_serving(self, client: &Client, interposer: &Interposer) {
         let body = |inputs: &str| json!({"inputs": inputs, "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 1}});
         if self.moment == Moment::Idle {
@@ -124,7 +124,7 @@ impl Case {
         let rank = self.rank;
         let names = [format!("shard-{rank}"), format!("shard {rank}"), format!("rank {rank}")];
         assert!(names.iter().any(|name| error.contains(name.as_str())), "{self:?}: {error}");
-        // While a rank loads, either the launcher or the router notices the fault.
+        // While a shard loads its model, either the launcher or the router notices that the connection was closed.
         if (self.fault, self.moment) == (Fault::Close, Moment::Load) {
             let heard = ["closed its socket", "closed the connection"].iter().any(|heard| error.contains(heard));
             assert!(heard, "{self:?}: {error}");

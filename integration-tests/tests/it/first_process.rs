@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use integration_tests::{executable, send_signal};
 use rustix::process::Signal;
 
-/// The command `unshare`, which starts another command as the first process of new namespaces. `None` if this system
-/// does not allow it.
+/// Returns the command `unshare`, which starts another command as the first process of new namespaces. Returns `None`
+/// if this system does not allow it.
 fn unshare() -> Option<Command> {
     let new = || {
         let mut command = Command::new("unshare");
@@ -46,7 +46,7 @@ fn a_term_signal_stops_the_server() {
     let children = format!("/proc/{0}/task/{0}/children", unshare.id());
     let first_process = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
     send_signal(first_process, Signal::TERM);
-    // Reads the rest of the log, which ends when the last process that can write it exits.
+    // This reads the rest of the log, which ends when the last process that can write to it exits.
     lines.for_each(drop);
     assert_eq!(unshare.wait().unwrap().code(), Some(0));
     assert!(!socket.exists(), "the server did not stop in order");

@@ -6,7 +6,7 @@ use std::path::Path;
 use integration_tests::{Client, Server};
 use serde_json::{Value, json};
 
-/// A conversation of one user message, as the demo's chat template renders it.
+/// Returns a conversation of one user message in the form to which the demo's chat template renders it.
 fn chat(question: &str) -> String {
     format!("<|user|>{question}<|assistant|>")
 }
@@ -137,7 +137,7 @@ fn best_of_gives_the_likelier_of_several() {
     assert!(mean(details) >= mean(&others[0]));
 }
 
-/// The ids of the tokens that a server generates for a fixed prompt.
+/// Returns the ids of the tokens that a server generates for a fixed prompt.
 fn token_ids(client: &Client, parameters: &Value) -> Vec<u64> {
     let response = client.post("/generate", &json!({"inputs": "Once upon a time", "parameters": parameters}));
     assert_eq!(response.status, 200, "{}", response.text);
@@ -165,7 +165,8 @@ fn biases_raise_and_forbid_tokens() {
 
 #[test]
 fn a_watermark_parts_the_tokens_that_may_follow_each_other() {
-    // The delta is larger than any difference of scores: after each token either only green tokens can follow, or none.
+    // A delta of 100 is larger than any difference of scores, so only green tokens can follow each token; with a delta
+    // of -100 only others can.
     let pairs = |delta: &str, watermark: bool| {
         let server = Server::demo().flag("--watermark-delta", delta).start();
         let client = server.client();

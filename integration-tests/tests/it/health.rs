@@ -1,5 +1,5 @@
 //! Tests of `health`: it finds the server by the server's flags or by the launcher's process id, and its exit status
-//! tells if the server is healthy.
+//! says if the server is healthy.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,5 @@
-//! Tests of models from the Hub, as a user gets them: the requests, the place in the cache, and serving the model.
+//! Tests of models from the Hub, as a user gets them: the requests to the Hub, the files in the cache, and serving the
+//! model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,13 +26,13 @@ impl User {
         self.folder.path().join("hf")
     }
 
-    /// The path in the cache of a file or folder of the model.
+    /// The path of a file or folder of the model in the user's cache.
     pub(crate) fn cached(&self, path: &str) -> PathBuf {
         self.home().join("hub/models--org--tiny").join(path)
     }
 
-    /// The command `download-weights` with these arguments and, besides the user's folders and the endpoint, only these
-    /// environment variables.
+    /// Returns the command `download-weights` with these arguments and environment variables. The only other variables
+    /// are those for the user's folders and the endpoint.
     pub(crate) fn command(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
         let mut command = Command::new(executable());
         command.arg("download-weights").args(arguments).env_clear();
@@ -52,7 +53,7 @@ impl User {
         log
     }
 
-    /// The last line of the log and the exit status of a download that must fail.
+    /// Runs a download that must fail. Returns the last line of its log and its exit status.
     pub(crate) fn failure(&self, environment: &[(&str, &str)]) -> (String, i32) {
         let output = self.run(&[MODEL_ID], environment);
         let log = String::from_utf8(output.stdout).expect("a log is text");
@@ -84,7 +85,7 @@ impl User {
     }
 }
 
-/// The files of a checkpoint that can be served.
+/// Returns the files of a small checkpoint that can be served, by name.
 pub(crate) fn tiny() -> BTreeMap<String, Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tiny-llama-tied");
     let names =
@@ -92,7 +93,7 @@ pub(crate) fn tiny() -> BTreeMap<String, Vec<u8>> {
     names.into_iter().map(|name| (name.to_owned(), std::fs::read(folder.join(name)).expect("a fixture"))).collect()
 }
 
-/// Adds files that repositories usually contain and that the server does not need.
+/// Adds files that repositories often contain and that the server does not need.
 pub(crate) fn with_others(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
     let others = ["README.md", ".gitattributes", "pytorch_model.bin", "tf_model.h5", "consolidated.safetensors"];
     files.clone().into_iter().chain(others.into_iter().map(|name| (name.to_owned(), b"not needed".to_vec()))).collect()
@@ -157,7 +158,7 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
     for request in hub.requests() {
         assert_eq!(request.headers.contains_key("authorization"), !request.is_elsewhere, "{request:?}");
     }
-    // The token file that Python's tools write.
+    // The token can also be in the file that Python's tools write.
     let user = User::new(&hub);
     std::fs::create_dir_all(user.home()).unwrap();
     std::fs::write(user.home().join("token"), "hf_secret\n").unwrap();

@@ -9,10 +9,10 @@ use integration_tests::{COMMIT, Hub, HubFault, MODEL_ID};
 use crate::hub::{User, tiny};
 
 const LARGE: &str = "model-00001-of-00002.safetensors";
-/// The most bytes that a Hub sends before it notices that the client has stopped reading.
+/// The maximum number of bytes that the Hub sends before it notices that the client has stopped reading.
 const SLACK: u64 = 1 << 17;
 
-/// Files that only look like a model: two large ones with an index, and small ones.
+/// Returns files that only look like a model: two large weight files with their index, and small files.
 fn sharded(large_bytes: usize) -> BTreeMap<String, Vec<u8>> {
     let bytes = |seed: u32, len: usize| -> Vec<u8> {
         let mut state = seed;
@@ -82,7 +82,8 @@ fn a_cut_download_goes_on_where_it_was() {
     assert_eq!(ranges, [format!("bytes={}-", 2 << 20), format!("bytes={}-", 2 << 20)]);
 }
 
-/// Checks that a download with this fault fails with `status` and that its error contains all of these words.
+/// Checks that a download with this fault exits with `status`, that its error contains all of these words, and that no
+/// ref is written. The fault hits every request with its method and a part of its path.
 fn check_failure(
     fault: (&'static str, &'static str, HubFault),
     environment: &[(&str, &str)],
@@ -178,7 +179,8 @@ fn ids_that_are_none_are_refused_before_anything_is_asked() {
     assert_eq!(hub.requests(), []);
 }
 
-/// A user who had downloaded the model, and in whose cache `model.safetensors` is now unfinished, as `make` writes it.
+/// Returns a user who has downloaded the model and in whose cache `model.safetensors` was then replaced by an
+/// unfinished file, which `make` writes.
 fn with_unfinished(hub: &Hub, make: impl FnOnce(&Path, Vec<u8>)) -> User {
     let user = User::new(hub);
     user.download(&[]);
@@ -219,7 +221,7 @@ fn what_an_earlier_download_left_is_checked() {
 #[test]
 fn a_full_disk_is_named_and_keeps_what_is_there() {
     let hub = Hub::start(tiny(), None);
-    // Every write to this device fails because it is full.
+    // Every write to `/dev/full` fails, as on a full disk.
     let user = with_unfinished(&hub, |path, _| std::os::unix::fs::symlink("/dev/full", path).unwrap());
     let (error, status) = user.failure(&[]);
     assert_eq!(status, 1, "{error}");
@@ -230,7 +232,8 @@ fn a_full_disk_is_named_and_keeps_what_is_there() {
 fn a_download_that_was_killed_goes_on() {
     let files = sharded(3 << 20);
     let total = size(&files);
-    // The kill comes at a random point, or after everything was sent but before every file is in its place.
+    // The process is killed at a random point of the download, or when all bytes were sent but some files may not be in
+    // their place.
     let mut random = fastrand::Rng::with_seed(50);
     let mut num_resumed = 0;
     for round in 0..50 {

@@ -6,11 +6,11 @@ use std::path::Path;
 use integration_tests::{Client, Server, test_device};
 use serde_json::{Value, json};
 
-/// The settings of a server and the load on it.
+/// The flags of a server and the number of other requests on it.
 struct Setting {
     flags: &'static [(&'static str, &'static str)],
     num_neighbours: usize,
-    /// True if some sequences must have been sent back to the queue.
+    /// True if the server must have preempted sequences, that is, sent them back to the queue.
     preempts: bool,
 }
 
@@ -30,7 +30,7 @@ const SETTINGS: [Setting; 5] = [
     },
 ];
 
-/// The observed requests: greedy, sampled with all filters, with penalties, and with all details.
+/// Returns the observed requests: greedy, sampled with all filters, with penalties, and with all details.
 fn observed() -> Vec<Value> {
     let prompt = "The quick brown fox jumps over the lazy dog and then rests";
     let body = |parameters: Value| {
@@ -48,7 +48,7 @@ fn observed() -> Vec<Value> {
     ]
 }
 
-/// The request of a neighbour. Some begin like the observed ones.
+/// Returns the request of a neighbour. Some of these requests begin like the observed ones.
 fn neighbour(number: usize) -> Value {
     let beginnings = ["The quick brown fox jumps over", "Once upon a time", "In the garden", ""];
     let inputs = format!("{} {number} {}", beginnings[number % 4], "la ".repeat(number % 9));
@@ -63,7 +63,7 @@ fn post(client: &Client, body: &Value) -> Value {
     response.json()
 }
 
-/// The answers to the observed requests while others run.
+/// Returns the answers to the observed requests while neighbours run.
 fn among_others(client: &Client, num_neighbours: usize) -> Vec<Value> {
     std::thread::scope(|scope| {
         let others: Vec<_> =
@@ -74,7 +74,8 @@ fn among_others(client: &Client, num_neighbours: usize) -> Vec<Value> {
     })
 }
 
-/// Compares two answers. On devices where another batch size is another program, log-probabilities may differ a little.
+/// Compares two answers. On the CPU they must be equal. On devices where another batch size is another program,
+/// log-probabilities may differ a little.
 fn check_same(answer: &Value, expected: &Value, what: &str) {
     if test_device() == "cpu" {
         assert_eq!(answer, expected, "{what}");
@@ -124,7 +125,8 @@ fn check(fixture: &str, settings: &[Setting]) {
 
 #[test]
 fn an_answer_does_not_depend_on_what_else_happens() {
-    // On other devices compiling takes a minute per setting, so only the setting in which most happens is tested there.
+    // On other devices compiling takes a minute per setting, so only the last setting, which also preempts, is tested
+    // there.
     let settings = if test_device() == "cpu" { &SETTINGS[..] } else { &SETTINGS[4..] };
     check("tiny-llama-gqa-untied", settings);
 }
@@ -136,7 +138,8 @@ fn nor_does_that_of_a_model_with_scaled_positions() {
     }
 }
 
-/// A system prompt that many requests share is computed once, and of a conversation only the new part is.
+/// A system prompt that many requests share is computed only once, and of a longer conversation only the new part is
+/// computed.
 #[test]
 fn what_was_computed_before_is_not_computed_again() {
     let server = Server::demo().start();
@@ -156,6 +159,6 @@ fn what_was_computed_before_is_not_computed_again() {
     let answer = first.json()["generated_text"].as_str().expect("a text").to_owned();
     let response = ask(&format!("{}{answer} And what is big?", system.trim()));
     let [cached, all] = ["x-cached-tokens", "x-prompt-tokens"].map(|name| num_cached(&response, name));
-    // Only the new message is computed, and the last block of the answer, which was not full.
-    assert!(answer.len() > 20 && all - cached <= 16 + 8, "{cached} of {all} tokens, behind {answer:?}");
+    // Only the new message is computed, and the tokens of the answer's last block, which was not full.
+    assert!(answer.len() > 20 && all - cached <= 16 + 8, "{cached} of {all} tokens, after {answer:?}");
 }

@@ -1,5 +1,5 @@
-//! Tests of `--kv-cache-dtype`: the server gives nearly the same answers in less memory, and refuses unsupported types
-//! with a clear message.
+//! Tests of `--kv-cache-dtype`: the server gives the same answer to a question with a smaller type, and refuses
+//! unsupported types with a clear message.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const PROMPT: &str = "<|user|>What is 3 + 4?<|assistant|>";
 
-/// A field of the log line with this message.
+/// Returns a field of the only log line with this message.
 fn field(finished: &Finished, message: &str, field: &str) -> String {
     let lines = finished.log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let values: Vec<String> = lines
@@ -19,7 +19,7 @@ fn field(finished: &Finished, message: &str, field: &str) -> String {
     value.clone()
 }
 
-/// The answer of a server with this cache type, and the type that its shard reports.
+/// Returns the answer of a server with this type of KV cache, and the type that its shard logs.
 fn answer(kv_cache_dtype: &str) -> (String, String) {
     let server = Server::builder("demo", "cpu").flag("--kv-cache-dtype", kv_cache_dtype).start();
     let text = server.client().generate(PROMPT, 20);

@@ -1,4 +1,5 @@
-//! Tests of the log: at every level, a reader that stops reading or goes away does not disturb the server.
+//! Tests of the log. At every level, a reader that stops reading or goes away does not disturb the server, and the
+//! reason of a failed start is logged exactly once.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -57,7 +58,7 @@ fn streams_finish_after_any_signal_when_the_reader_of_the_log_is_gone() {
 
 #[test]
 fn a_log_that_nobody_reads_does_not_stop_requests() {
-    // These are more lines than pipes and queues hold.
+    // The requests below cause more log lines than pipes and queues hold.
     let server = Server::mock().flag("--log-level", "trace").log_reader(LogReader::Stopped).start_unseen();
     let client = server.client();
     let long = "x".repeat(8 << 10);
@@ -127,7 +128,7 @@ fn levels_are_known_by_their_names() {
     assert!(finished.log.join("\n").contains("log level \"loud\" is not error, warn, info"), "{:?}", finished.log);
 }
 
-/// Checks that the reason is logged in exactly one line, whichever process finds it.
+/// Checks that the launch fails and that its reason is logged in exactly one line, whichever process finds it.
 fn check_reason(builder: ServerBuilder, level: &str, reason: &str) {
     let builder = builder.text_log().flag("--log-level", level).log_reader(LogReader::HarnessOfBoth);
     let finished = builder.spawn().wait();
@@ -169,7 +170,8 @@ fn a_part_whose_launcher_is_gone_does_not_start() {
         if part == "shard" {
             command.args(["--uds-path", "/no/such/place"]);
         }
-        // The parent is this test, not process 1.
+        // The given parent is not the real one, which is this test, so the process must conclude that its launcher is
+        // gone.
         let output = command.arg("--parent-pid=1").output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{part}: {output:?}");
         let log = String::from_utf8(output.stdout).unwrap();
@@ -196,7 +198,7 @@ fn what_a_killed_launcher_left_is_removed_by_the_next() {
     drop(killed);
     assert_eq!(num_left(), 2);
     let next = start();
-    assert_eq!(num_left(), 2, "one of the living, one of the next");
+    assert_eq!(num_left(), 2, "one directory of the living launcher, one of the next");
     assert_eq!(next.stop().status.code(), Some(0));
     assert_eq!(living.stop().status.code(), Some(0));
     assert_eq!(num_left(), 0);

@@ -1,4 +1,5 @@
-//! Tests of `plan`, on a machine laid out in a folder, and of the exit status when a device is missing.
+//! Tests of `plan`, for which a temporary folder stands in for a machine's root directory, and of the exit status when
+//! a device is missing.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::process::{Command, Output};
 
 use integration_tests::executable;
 
-/// Runs the launcher with these arguments, with only these environment variables and a temporary home.
+/// Runs the launcher with these arguments. Its environment has only these variables and a temporary home.
 fn launcher(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let home = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(executable());
@@ -19,7 +20,7 @@ fn launcher(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
         .expect("the launcher runs")
 }
 
-/// A folder that looks like a host with `num_chips` chips of a TPU v6e.
+/// Creates a folder that looks like the root directory of a host with `num_chips` TPU v6e chips.
 fn host(num_chips: u32) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a temporary directory");
     let write = |path: &str, text: &str| {
@@ -129,7 +130,7 @@ fn a_device_without_its_plugin_is_missed_before_anything_starts() {
     assert!(log.contains("device xla-cpu: ") && log.contains("plugin fetch cpu"), "{log}");
 }
 
-/// The exit status and the output of the launcher with these flags and variables.
+/// Returns the exit status and the output of the launcher with these flags and variables.
 fn said(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = launcher(flags, environment);
     (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())

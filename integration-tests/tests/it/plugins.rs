@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use integration_tests::executable;
 use tempfile::TempDir;
 
-/// A machine without plugins: it has its own home and a PATH with only `python3`, a script with the given body, or
+/// A machine without plugins, with its own home. Its PATH has only the script `python3` with the given body, or
 /// nothing.
 struct Machine {
     folder: TempDir,
@@ -39,7 +39,7 @@ impl Machine {
         command.arg("plugin").args(arguments).output().expect("the launcher runs")
     }
 
-    /// The error message of a fetch that must fail with status 1.
+    /// Runs a fetch that must fail with status 1, and returns its error message.
     fn fetch_error(&self, arguments: &[&str]) -> String {
         let output = self.run(&[&["fetch"], arguments].concat());
         let stderr = String::from_utf8(output.stderr).expect("errors are text");
@@ -73,9 +73,9 @@ fn a_wheel_that_is_not_the_pinned_one_is_refused() {
     std::fs::write(&wheel, "abc").unwrap();
     let error = machine.fetch_error(&["cpu", "--wheel", wheel.to_str().unwrap()]);
     for part in [
-        "error: sha256 of ",
+        "error: the sha256 of ",
         "tiny.whl is ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-        "expected 55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
+        "has 55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
         "xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl",
     ] {
         assert!(error.contains(part), "{part} is not in: {error}");
@@ -113,7 +113,7 @@ fn files_of_the_current_folder_are_not_run() {
     }
     let mut command = Command::new(executable());
     command.env_clear().env("HOME", machine.path()).env("PATH", machine.path().join("bin"));
-    // pip has no network and must not wait for one.
+    // pip cannot reach this index, and must not wait for it.
     command.env("PIP_INDEX_URL", "http://127.0.0.1:1").env("PIP_RETRIES", "0").env("PYTHONPATH", &folder);
     let output = command.current_dir(&folder).args(["plugin", "fetch", "cpu"]).output().expect("the launcher runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -127,7 +127,7 @@ fn a_wheel_that_pip_brings_is_checked_too() {
         echo no wheel > "$dest/xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl""#;
     let machine = Machine::new(Some(pip));
     let error = machine.fetch_error(&["cpu"]);
-    assert!(error.contains("error: sha256 of ") && error.contains("this is not the pinned wheel"), "{error}");
+    assert!(error.contains("error: the sha256 of ") && error.contains("this is not the pinned wheel"), "{error}");
     assert!(!machine.path().join(".cache/hilo/plugins/xla-cpu-pjrt-0.0.1/xla_cpu_pjrt.so").exists());
 }
 

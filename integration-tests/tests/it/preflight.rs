@@ -1,4 +1,5 @@
-//! Tests that errors of a launch are found before anything is loaded, and of what children inherit.
+//! Tests that errors of a launch are found before anything is loaded, and tests of the environment that children
+//! inherit.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::failures::last_error;
 
-/// The error of a launch that must exit with status 2 before it starts a process.
+/// Runs a launch that must exit with status 2 before it starts a process, and returns its error.
 fn refusal(server: ServerBuilder) -> String {
     let finished: Finished = server.spawn().wait();
     assert_eq!(finished.status.code(), Some(2), "{finished:?}");

@@ -1,4 +1,4 @@
-//! Tests of compiled programs and their cache, on XLA-CPU: a program is compiled once, and a damaged cache never
+//! Tests of compiled programs and their cache, on XLA-CPU: a program is compiled only once, and a damaged cache never
 //! prevents a server from serving.
 
 use std::collections::BTreeSet;
@@ -17,18 +17,18 @@ struct ColdStart {
     finished: [Finished; 2],
 }
 
-/// A line of the log: a program, and true if the compiler was needed for it.
+/// A log line about a program. `is_new` is true if the program was compiled, and false if it came from the cache.
 struct Line {
     program: String,
     is_new: bool,
 }
 
-/// True if the plugin that these tests need is here; without it they are skipped.
+/// True if the plugin that these tests need is on this machine; without it they are skipped.
 fn is_testable() -> bool {
     is_plugin_there("cpu")
 }
 
-/// A server with few programs.
+/// Returns the builder of a server with few programs, which uses this program cache.
 fn small(cache: &Path) -> ServerBuilder {
     Server::builder("demo", "xla-cpu")
         .flag("--max-batch-size", 2)
@@ -37,11 +37,12 @@ fn small(cache: &Path) -> ServerBuilder {
         .flag("--program-cache", cache.display())
 }
 
-/// The cold start that all tests share.
+/// Returns the cold start that all tests share. The first call makes it.
 fn cold_start() -> &'static ColdStart {
     static COLD_START: OnceLock<ColdStart> = OnceLock::new();
     COLD_START.get_or_init(|| {
-        // A static is never dropped, so the folder is not a temporary one: the next run clears it.
+        // A static is never dropped, so a temporary folder would never be removed. Instead the next run clears this
+        // folder.
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cold-programs");
         let _ = fs::remove_dir_all(&cache);
         let finished = std::thread::scope(|scope| {
@@ -52,7 +53,7 @@ fn cold_start() -> &'static ColdStart {
     })
 }
 
-/// A copy of the cache after the cold start.
+/// Returns a copy of the cache after the cold start.
 fn warm_cache() -> TempDir {
     let cache = tempfile::tempdir().expect("a temporary directory");
     for entry in entries(&cold_start().cache) {
@@ -82,7 +83,7 @@ fn serve_and_stop(server: Server) -> Finished {
     finished
 }
 
-/// The number of programs that the compiler made, during warm-up and while serving.
+/// Returns the numbers of programs that were compiled during warm-up and while serving.
 fn num_compiled(client: &Client) -> [f64; 2] {
     let metrics = client.metrics();
     ["warmup", "serving"].map(|phase| metrics.value(&format!("hilo_programs_compiled_total{{phase=\"{phase}\"}}")))
@@ -92,7 +93,7 @@ fn log_lines(finished: &Finished) -> impl Iterator<Item = Value> {
     finished.log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok())
 }
 
-/// The programs of a start, in the order of the log.
+/// Returns the log lines about programs, in the order of the log.
 fn programs(finished: &Finished) -> Vec<Line> {
     let lines = log_lines(finished).filter(|line| line["message"] == "program");
     let line = |line: Value| Line {
@@ -110,7 +111,7 @@ fn num_new(finished: &Finished) -> usize {
     programs(finished).iter().filter(|line| line.is_new).count()
 }
 
-/// The messages of all warnings in the log.
+/// Returns the messages of all warnings in the log.
 fn warnings(finished: &Finished) -> Vec<String> {
     let lines = log_lines(finished).filter(|line| line["level"] == "WARN");
     lines.map(|line| line["message"].as_str().expect("log lines have a message").to_owned()).collect()
@@ -175,7 +176,7 @@ fn a_cache_that_cannot_be_written_is_a_warning() {
     if !is_testable() {
         return;
     }
-    // Root may write everywhere, but cannot create a folder below a file.
+    // The path is below a file, because root may write everywhere else but cannot create a folder there.
     let file = tempfile::NamedTempFile::new().unwrap();
     let finished = serve_and_stop(small(&file.path().join("programs")).start());
     assert_eq!(num_new(&finished), programs(&finished).len());
@@ -184,8 +185,8 @@ fn a_cache_that_cannot_be_written_is_a_warning() {
     assert_eq!(fs::read(file.path()).unwrap(), b"");
 }
 
-/// The body of one of many different requests: prompts of at most 60 tokens, every kind of sampler, with and without
-/// details.
+/// Returns the body of one of many different requests: with prompts of at most 60 tokens, every kind of sampler, and
+/// with and without details.
 fn mixed_body(number: usize) -> Value {
     let inputs = "a ".repeat(number * 2 % 29).trim_end().to_owned() + ".";
     let mut parameters = json!({"max_new_tokens": 1 + number % 3});
@@ -221,7 +222,7 @@ fn nothing_is_compiled_while_serving() {
     let server = small(cache.path()).start();
     let client = server.client();
     post_all(&client, 0..30);
-    // Two clients at a time share steps, whose sizes differ from those of one row.
+    // The requests of two clients at a time share steps, whose sizes differ from those of one row.
     std::thread::scope(|scope| {
         for start in [0, 15] {
             let client = &client;

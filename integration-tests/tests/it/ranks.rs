@@ -1,5 +1,5 @@
-//! Tests that a model on several ranks gives the same text as on one: processes on the CPU, and devices of one process
-//! with a plugin. `faults.rs` tests the failure of a rank.
+//! Tests that a model that is split over several ranks gives the same text as on one rank. On the CPU the ranks are
+//! processes; with a plugin they are devices of one process. `faults.rs` tests the failure of a shard.
 
 use integration_tests::{Server, is_plugin_there};
 
@@ -16,10 +16,10 @@ fn whole() -> Vec<String> {
 #[test]
 fn processes_on_the_cpu_say_what_one_says() {
     let expected = whole();
-    // The model has 6 heads. With 6 ranks each has one head, and 3 ranks share a KV head.
+    // The model has 6 query heads. With 6 ranks each rank has one of them, and 3 ranks share a KV head.
     for num_shard in [2, 6] {
         let server = Server::builder("demo", "cpu").flag("--num-shard", num_shard).start();
-        // The children are the shards and the router.
+        // The launcher's children are the shards and the router.
         assert_eq!(server.descendants().len(), num_shard + 1);
         assert_eq!(texts(&server), expected, "{num_shard} shards");
         assert_eq!(server.stop().status.code(), Some(0));

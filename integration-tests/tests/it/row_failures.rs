@@ -1,6 +1,7 @@
-//! Tests of a sequence with non-finite numbers: it fails, and no other request is affected, with any number of shards.
+//! Tests of a sequence whose numbers are not finite: its request fails, and no other request is affected, with any
+//! number of shards.
 //!
-//! The model is the demo's, except that the embedding of one token becomes infinite when it is used.
+//! The model is the demo model, except that the embedding of one token becomes infinite when the model multiplies it.
 
 use std::path::Path;
 
@@ -13,8 +14,8 @@ use super::concurrency::wait_idle;
 const BAD: usize = 1535;
 const REASON: &str = "the model's numbers for this sequence are not finite";
 
-/// Writes the model. The head keeps the original embeddings; the embeddings of the input are doubled when they are
-/// used.
+/// Writes the model. The output head keeps the original embeddings. The input embeddings are doubled when they are
+/// used, which makes the bad token's embedding infinite.
 fn write_model(directory: &Path) {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");
     for file in ["generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
@@ -39,7 +40,7 @@ fn write_model(directory: &Path) {
     let mut head = embeddings;
     head["data_offsets"] = json!([data.len(), data.len() + table.len()]);
     header["lm_head.weight"] = head;
-    // The largest finite bf16 number.
+    // The bad token's embedding gets the largest finite bf16 number everywhere.
     let row_bytes = table.len() / 1536;
     data[start + BAD * row_bytes..][..row_bytes].copy_from_slice(&[0x7f, 0x7f].repeat(row_bytes / 2));
     data.extend(table);
@@ -48,7 +49,7 @@ fn write_model(directory: &Path) {
     std::fs::write(directory.join("model.safetensors"), bytes).expect("the folder can be written");
 }
 
-/// A prompt with or without the bad token. Both have the same first blocks.
+/// Returns a prompt with or without the bad token. Both prompts have the same first blocks.
 fn prompt(has_bad: bool) -> Vec<usize> {
     let mut prompt: Vec<usize> = (0..40).map(|i| 100 + 7 * i).collect();
     if has_bad {

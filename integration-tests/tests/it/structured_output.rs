@@ -1,5 +1,5 @@
-//! Tests of grammars with the real model: they hold on every device and beside other requests, and bad grammars harm
-//! nobody.
+//! Tests of grammars: texts follow them on every device and while other requests run, and bad grammars harm no other
+//! client.
 
 use integration_tests::{Client, Server, test_device};
 use serde_json::{Value, json};
@@ -49,14 +49,14 @@ fn texts_follow_their_grammars_beside_others() {
             assert!((1..=2).contains(&value["likes"].as_array().unwrap().len()), "{text}");
         }
         let are_same = plains.into_iter().all(|text| text.join().unwrap() == plain);
-        // Other devices do not promise equal bits for other batch sizes.
-        assert!(are_same || test_device() != "cpu", "those without a grammar noticed");
+        // Devices other than the CPU do not promise equal bits for other batch sizes.
+        assert!(are_same || test_device() != "cpu", "requests without a grammar got other texts");
     });
     let metrics = server.client().metrics();
     assert_eq!(metrics.value("tgi_batch_current_size"), 0.0);
 }
 
-/// A grammar of 40 KB whose terminals would be nested 12 000 groups deep.
+/// Returns a grammar of 40 KB whose terminals, written out, would be 12 000 nested groups.
 fn nested_terminals() -> String {
     (0..800).fold("start: A0".to_owned(), |grammar, number| {
         format!("{grammar}\nA{number}: {}A{}{}", "(".repeat(15), number + 1, ")+".repeat(15))
@@ -122,7 +122,7 @@ fn bad_grammars_are_answered_and_harm_nobody() {
             num_refused += usize::from(response.status >= 400);
         }
         assert!(num_refused >= 8, "{num_refused}");
-        assert!(readers.into_iter().all(|reader| reader.join().unwrap() == alone), "others noticed");
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap() == alone), "other clients got other texts");
     });
     assert_eq!(answer(&client, &json!({"grammar": {"type": "regex", "value": "[a-c]{3}"}})).len(), 3);
 }
@@ -131,7 +131,7 @@ fn bad_grammars_are_answered_and_harm_nobody() {
 fn a_client_that_leaves_its_grammar_behind_is_in_nobodys_way() {
     let server = Server::mock().start();
     std::thread::scope(|scope| {
-        // All adversaries send at once, again and again, while another client sends ordinary requests.
+        // All adversaries send a request at the same time, while another client sends ordinary requests.
         let attackers: Vec<_> = adversaries()
             .into_iter()
             .map(|(_, grammar)| {

@@ -1,5 +1,5 @@
-//! Tests of `--threads`: the shard has the requested number of compute threads, and more than the process may use are
-//! refused.
+//! Tests of `--threads`: the shard has the requested number of compute threads, and a number above what the process may
+//! use is refused.
 
 use std::fs;
 

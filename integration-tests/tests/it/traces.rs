@@ -19,5 +19,5 @@ fn the_log_names_the_trace_of_a_request() {
     assert_eq!(ends.len(), 2, "{log:#?}");
     let ids = |line: &Value| (line["trace_id"].clone(), line["parent_id"].clone());
     assert_eq!(ids(&ends[0]), (json!("4bf92f3577b34da6a3ce929d0e0e4736"), json!("00f067aa0ba902b7")));
-    assert_eq!(ids(&ends[1]), (Value::Null, Value::Null), "what is no trace is ignored");
+    assert_eq!(ids(&ends[1]), (Value::Null, Value::Null), "an invalid `traceparent` is ignored");
 }

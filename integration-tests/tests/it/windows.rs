@@ -1,6 +1,7 @@
-//! A model whose layers all have a window: sequences longer than the KV cache run in it, and say the same.
+//! Tests of a model all of whose layers have an attention window: sequences that are longer than the KV cache run, and
+//! give the same text as with a large cache.
 //!
-//! The model is the demo's with a window, in the form of Mistral's.
+//! The model is the demo model with a window, declared in the form of Mistral's configuration.
 
 use std::path::Path;
 
@@ -33,7 +34,7 @@ fn start(directory: &Path, max_batch_total_tokens: u32) -> Server {
         .start()
 }
 
-/// Some two hundred tokens behind a hundred and fifty.
+/// Returns 200 generated tokens after a prompt of about 150 tokens.
 fn answer(client: &Client, number: usize) -> String {
     let inputs = format!("Story {number}. {}", "Tom and Lily are in the garden. They see a big red ball. ".repeat(8));
     let parameters = json!({"max_new_tokens": 200, "ignore_eos_token": true, "seed": number, "temperature": 1.1});

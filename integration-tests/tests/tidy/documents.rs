@@ -1,11 +1,11 @@
-//! Checks that the documents name only existing paths and flags, that the map names every room and every page about
-//! decisions, and that every row of the lineage has a test or a reason.
+//! Checks that the documents name only paths and flags that exist, that ARCHITECTURE.md (the map) names every crate and
+//! every page about decisions, and that every row of the lineage (`docs/lineage.md`) has a test or a reason.
 
 use crate::tree::{CRATES, read, root};
 
 const LINEAGE: &str = "docs/lineage.md";
 const DECISIONS: &str = "docs/decisions";
-/// The tables of the lineage: the letter of the rows, and their number.
+/// The tables of the lineage: the letter that starts the numbers of their rows, and the number of rows.
 const LINEAGE_TABLES: [(char, usize); 5] = [('D', 15), ('G', 25), ('X', 8), ('P', 10), ('R', 19)];
 /// The words that start the reason in a row without a test, or with a test for only a part of it.
 const REASONS: [&str; 3] = ["deliberately different: ", "not here: ", "open: "];
@@ -16,13 +16,13 @@ struct Row<'a> {
     text: &'a str,
 }
 
-/// The texts between backticks, each after the text before it.
+/// The texts between backticks. Each comes after the text between the previous quotation and this one.
 fn quotes(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut parts = text.split('`');
     std::iter::from_fn(move || Some((parts.next()?, parts.next()?)))
 }
 
-/// True if the quoted word has the form of a path in this repository.
+/// True if the word has the form of a path in this repository.
 fn is_path(word: &str) -> bool {
     let has_extension = [".rs", ".md", ".toml", ".proto", ".json", ".py"].iter().any(|end| word.ends_with(end));
     (word.contains('/') && has_extension || word.ends_with('/'))
@@ -38,7 +38,7 @@ fn lineage_rows(text: &str) -> impl Iterator<Item = Row<'_>> {
     })
 }
 
-/// The pages about decisions, relative to the repository.
+/// The paths of the pages about decisions, relative to the repository.
 fn decisions() -> Vec<String> {
     let entries = std::fs::read_dir(root().join(DECISIONS)).expect("there are decisions");
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("a readable folder").file_name();
@@ -63,8 +63,8 @@ fn has_test(file: &str, test: &str) -> bool {
     text.lines().zip(text.lines().skip(1)).any(|(attribute, function)| is_test([attribute, function]))
 }
 
-/// The things that a row of the lineage names but that do not exist. `file` · `test` · `test` names tests of a file;
-/// `file` `name` names something in the text of a file.
+/// Returns the files, tests and names in a row of the lineage that do not exist. In a row, `file` · `test` · `test`
+/// names tests of a file, and `file` `name` names something that the file contains.
 fn missing(row: &str) -> Vec<String> {
     let (mut missing, mut file) = (Vec::new(), "");
     for (before, quoted) in quotes(row) {

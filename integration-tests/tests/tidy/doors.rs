@@ -1,8 +1,9 @@
-//! Checks of the doors: each is a file that starts with "To add", and some must name every file of their folder.
+//! Checks the doors, the files in which a reader starts to add something. Each starts with "To add", and some must name
+//! every file of their folder.
 
 use crate::tree::{SourceFile, read, rust_files};
 
-/// The doors that list files, each with the folder of the files.
+/// The doors that list the files of a folder, each with that folder.
 const DOORS: [(&str, &str); 3] = [
     ("model/src/models/mod.rs", "model/src/models"),
     ("model/src/sampling/mod.rs", "model/src/sampling"),

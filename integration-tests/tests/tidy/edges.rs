@@ -1,11 +1,11 @@
-//! Checks of the dependencies between crates. Two never appear: router on shard, and scheduler on anything async.
+//! Checks the dependencies between crates, and rules about the code inside them. For example, the router must not
+//! depend on the shard, and the scheduler must be a value.
 
 use std::process::Command;
 
 use crate::tree::{SourceFile, read, root, rust_files};
 
-/// For each crate, our other crates that it may use (DESIGN: `router ▶ scheduler ▶ proto ◀ shard ▶ cpu, xla ▶ backend ▶
-/// model`).
+/// For each crate, the other crates of this workspace that it may use. ARCHITECTURE.md has the reasons.
 const MAY_USE: [(&str, &[&str]); 19] = [
     ("proto", &[]),
     ("model-files", &[]),
@@ -76,7 +76,7 @@ fn crates_use_only_what_they_may() {
     }
 }
 
-/// The lines of code, without tests and comments, that contain one of the words.
+/// Returns the lines of code that contain one of the words. Tests and comments are left out.
 fn lines_that_use(files: &[SourceFile], words: &[&str]) -> Vec<String> {
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let uses = |line: &&str| words.iter().any(|word| line.contains(word));
@@ -88,8 +88,8 @@ fn lines_that_use(files: &[SourceFile], words: &[&str]) -> Vec<String> {
     found
 }
 
-/// Its manifest has no async crate. Clocks, locks, threads and sockets are in the standard library, so the test looks
-/// for them.
+/// The scheduler's manifest has no async crate. Clocks, locks, threads and sockets are in the standard library, so this
+/// test looks for them in the code.
 #[test]
 fn the_scheduler_is_a_value() {
     let words = ["Instant::now", "SystemTime", "Mutex", "std::thread", "std::net", "std::os"];

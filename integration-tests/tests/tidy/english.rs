@@ -1,18 +1,18 @@
-//! The rules of CONTRIBUTING.md, "English", that a machine can check.
+//! Checks the rules in the section "English" of CONTRIBUTING.md that a machine can check.
 
 use crate::tree::all_rust_files;
 
 const MAX_COLUMNS: usize = 120;
-/// The first words of comments that name nothing.
+/// First words of a comment after which it does not name its subject.
 const EMPTY_BEGINNINGS: [&str; 4] = ["What ", "Whether ", "Who ", "Of "];
-/// Phrases for which the trade has a word.
+/// Phrases for which programmers have a word.
 const ROUNDABOUT: [&str; 4] = ["so many", "that which", "no number", "none the worse"];
 
 /// A line of a comment.
 struct Comment<'a> {
     line: usize,
     text: &'a str,
-    /// It begins the comment.
+    /// True if this line begins the comment.
     is_first: bool,
     columns: usize,
 }
@@ -28,11 +28,11 @@ fn comments(source: &str) -> impl Iterator<Item = Comment<'_>> {
     })
 }
 
-/// The places of comments that break a rule, as `file:line: comment`.
+/// Returns the lines of comments that break a rule, as `file:line: comment`.
 fn offenders(is_bad: impl Fn(&Comment<'_>) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for file in all_rust_files() {
-        // This file names what is forbidden.
+        // This file contains the forbidden phrases.
         if file.path.ends_with("tidy/english.rs") {
             continue;
         }

@@ -1,9 +1,13 @@
-//! Checks that files are short, start with their purpose, and have specific names.
+//! Checks that files are short, start with a comment about their purpose, have specific names, and contain none of some
+//! forbidden words.
 
 use crate::tree::{SourceFile, all_rust_files};
 
+/// The maximum number of lines of a file.
 const MAX_LINES: usize = 600;
+/// The maximum number of lines of a door (a file that starts with "To add"), without its unit tests.
 const MAX_DOOR_LINES: usize = 150;
+/// Names of files that say nothing about the contents.
 const FORBIDDEN_NAMES: [&str; 5] = ["utils", "common", "helpers", "misc", "types"];
 
 fn offenders(is_bad: impl Fn(&SourceFile) -> bool) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The rooms of the workspace, one crate each.
+/// The folders of the workspace's crates.
 pub(crate) const CRATES: [&str; 19] = [
     "proto",
     "model-files",
@@ -25,7 +25,7 @@ pub(crate) const CRATES: [&str; 19] = [
     "integration-tests",
 ];
 
-/// A Rust file.
+/// A Rust file of the workspace.
 pub(crate) struct SourceFile {
     /// The path relative to the repository.
     pub(crate) path: PathBuf,
@@ -39,7 +39,7 @@ impl SourceFile {
         parts.into_iter().any(|part| ["tests", "tests.rs", "testing"].iter().any(|name| part == *name))
     }
 
-    /// The text without the unit tests at its end.
+    /// The text of the file without the unit tests at its end.
     pub(crate) fn product(&self) -> &str {
         self.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
     }

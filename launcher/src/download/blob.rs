@@ -1,4 +1,5 @@
-//! A file while it is downloaded: `blobs/<etag>.incomplete`, which a killed download leaves for the next one.
+//! A file during its download: `blobs/<etag>.incomplete`. A download that is killed leaves this file, and the next
+//! download continues it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -9,7 +10,7 @@ use super::checksum::Checksum;
 use super::error::HubError;
 use super::hub::RemoteFile;
 
-/// The bytes of one read and one write.
+/// The maximum number of bytes of one read and one write.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
 /// A file that is being written. Its bytes are hashed as they arrive if the file has a checksum.
@@ -20,13 +21,14 @@ pub(crate) struct Incomplete<'a> {
     path: PathBuf,
     len_bytes: u64,
     checksum: Option<Checksum>,
-    /// True if some of its bytes came from an earlier download.
+    /// True if some of the file's bytes came from an earlier download.
     is_resumed: bool,
 }
 
 impl<'a> Incomplete<'a> {
-    /// Opens the file, with what an earlier download left of it. A file without a checksum starts again: nothing would
-    /// show that a power failure damaged it.
+    /// Opens the file. Bytes of an earlier download are kept if the file has a checksum and they are not more than its
+    /// size. Otherwise the file starts empty: without a checksum nothing would show that a power failure damaged the
+    /// bytes.
     ///
     /// # Errors
     /// [`HubError::Disk`] when the file cannot be opened, read or truncated.
@@ -44,7 +46,7 @@ impl<'a> Incomplete<'a> {
         Ok(incomplete)
     }
 
-    /// The number of bytes so far.
+    /// The number of bytes that the file has so far.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
@@ -59,7 +61,7 @@ impl<'a> Incomplete<'a> {
         Ok(())
     }
 
-    /// Discards all bytes.
+    /// Discards all bytes, so that the download starts again.
     ///
     /// # Errors
     /// [`HubError::Disk`] when truncating fails.
@@ -70,11 +72,13 @@ impl<'a> Incomplete<'a> {
         Ok(())
     }
 
-    /// Returns true if all bytes are there and match the checksum. If bytes of an earlier download may be wrong, all
-    /// are discarded.
+    /// Returns true if the file has all its bytes and they match the checksum, if there is one. If they do not match
+    /// and some came from an earlier download, this discards all bytes and returns false, so that the file is
+    /// downloaded again.
     ///
     /// # Errors
-    /// [`HubError::Checksum`] when the bytes are wrong although all came now.
+    /// [`HubError::Checksum`] when the bytes do not match although this download received all of them; they are
+    /// discarded. [`HubError::Disk`] when truncating fails.
     pub(crate) fn is_complete(&mut self) -> Result<bool, HubError> {
         if self.len_bytes < self.remote.size_bytes {
             return Ok(false);
@@ -88,7 +92,7 @@ impl<'a> Incomplete<'a> {
         if was_resumed { Ok(false) } else { Err(HubError::Checksum { name, found, expected }) }
     }
 
-    /// Makes the file durable and moves it to `blob` in one step.
+    /// Writes the file to the disk and renames it to `blob`.
     ///
     /// # Errors
     /// [`HubError::Disk`] when writing or moving fails.
@@ -98,7 +102,7 @@ impl<'a> Incomplete<'a> {
         sync_folder(blob.parent().unwrap_or(Path::new("/")))
     }
 
-    /// Hashes the bytes of an earlier download and keeps them.
+    /// Hashes the bytes of an earlier download, which stay in the file.
     fn read_back(&mut self, len_bytes: u64) -> Result<(), HubError> {
         let mut chunk = vec![0; CHUNK_BYTES];
         while self.len_bytes < len_bytes {

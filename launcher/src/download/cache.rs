@@ -1,8 +1,8 @@
-//! The folder of one model in the cache that Python's tools share: `blobs/<etag>` are contents,
-//! `snapshots/<commit>/<name>` link to them, `refs/<revision>` names a commit, and `../.locks/<model>/<etag>.lock` is
-//! held while a blob is written.
+//! The folder of one model in the cache that Python's tools also use: `blobs/<etag>` are the contents of files,
+//! `snapshots/<commit>/<name>` are links to blobs, `refs/<revision>` contains the name of a commit, and
+//! `../.locks/<model>/<etag>.lock` is held while a blob is written.
 //!
-//! Readers never see half a file: a rename puts blobs and refs in place, and one call makes each link.
+//! Readers never see half a file: blobs and refs are renamed into place, and a link is made by one system call.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -23,15 +23,16 @@ pub(crate) struct ModelCache {
     repo: CacheRepo,
 }
 
-/// A model that is complete in the cache.
+/// The folder with all files of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) folder: PathBuf,
-    /// `None` for a folder that the user named.
+    /// The commit of the files; `None` for a folder that the user named.
     pub(crate) commit: Option<String>,
 }
 
-/// A lock that is held while a blob is written. The system frees it, however this process ends.
+/// A lock that is held while a blob is written. The system releases it when this process ends. It holds nothing on a
+/// file system without locks.
 #[derive(Debug)]
 pub(crate) struct BlobLock {
     _file: Option<File>,
@@ -45,20 +46,20 @@ impl ModelCache {
         Self { root: root.to_path_buf(), folder_name, revision: revision.to_owned(), repo }
     }
 
-    /// The path of the blob with this tag. It may not exist.
+    /// The path of the blob with this ETag. The blob may not exist.
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {
         self.repo.blob_path(etag)
     }
 
-    /// The path of a blob that is not complete yet.
+    /// The path of the blob with this ETag while it is downloaded.
     pub(crate) fn incomplete(&self, etag: &str) -> PathBuf {
         self.blob(&format!("{etag}.incomplete"))
     }
 
-    /// Returns the folder of the blobs and makes it if it is missing.
+    /// Returns the folder of the blobs, and creates it if it is missing.
     ///
     /// # Errors
-    /// [`HubError::Disk`] when it cannot be made.
+    /// [`HubError::Disk`] when the folder cannot be created.
     pub(crate) fn blobs(&self) -> Result<PathBuf, HubError> {
         let folder = self.root.join(&self.folder_name).join("blobs");
         std::fs::create_dir_all(&folder).map_err(failed("create", &folder))?;
@@ -68,7 +69,7 @@ impl ModelCache {
     /// Returns the revision's snapshot if it is complete.
     ///
     /// # Errors
-    /// The names of missing files.
+    /// The names of the files that the snapshot lacks.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Vec<String>> {
         let commit = self.commit();
         let folder = commit.as_ref().map(|commit| self.repo.pointer_path(commit));
@@ -88,8 +89,8 @@ impl ModelCache {
         self.repo.pointer_path(commit)
     }
 
-    /// Waits until no other process writes the blob `etag` (or the file that this names). Processes on another host
-    /// count if the file system supports locks. `on_wait` is called if the lock is held elsewhere.
+    /// Takes the lock of the blob `etag`, or another lock with this name, and waits while another process holds it.
+    /// Processes on other hosts are excluded too if the file system supports locks. `on_wait` is called before a wait.
     ///
     /// # Errors
     /// [`HubError::Disk`] when the lock file cannot be opened or locked.
@@ -109,7 +110,7 @@ impl ModelCache {
         };
         match outcome {
             Ok(()) => Ok(BlobLock { _file: Some(file) }),
-            // Some network file systems have no locks. Two writers then do the same work.
+            // Some network file systems have no locks. Two processes may then download the same file.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(BlobLock { _file: None }),
             Err(source) => Err(failed("lock", &path)(source)),
         }
@@ -123,14 +124,14 @@ impl ModelCache {
         let path = self.folder(commit).join(name);
         let folder = path.parent().unwrap_or(&self.root);
         std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
-        // A name may contain folders of the repository.
+        // A name may contain folders of the repository, so the way back to the model's folder has a variable length.
         let to_root = "../".repeat(2 + name.matches('/').count());
         let target = Path::new(&to_root).join("blobs").join(etag);
         let link = || std::os::unix::fs::symlink(&target, &path);
         let outcome = match link() {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => match std::fs::read_link(&path) {
                 Ok(found) if found == target => Ok(()),
-                // The link points to another blob.
+                // The link points to another blob, so it is replaced.
                 _ => std::fs::remove_file(&path).and_then(|()| link()),
             },
             outcome => outcome,
@@ -150,7 +151,7 @@ impl ModelCache {
         let folder = path.parent().unwrap_or(&self.root);
         std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
         let _lock = self.lock("refs", || {})?;
-        // Not in the folder `refs`, where every file is a ref.
+        // The new file is not written into the folder `refs`, where every file is a ref.
         let new = self.root.join(&self.folder_name).join("ref.new");
         let write = || {
             let mut file = File::create(&new)?;
@@ -161,7 +162,8 @@ impl ModelCache {
         std::fs::rename(&new, &path).map_err(failed("move a file to", &path))
     }
 
-    /// The revision's commit when it was last looked up.
+    /// The commit of the revision: the revision itself if it is a commit, otherwise the one in the revision's ref,
+    /// which the last download recorded.
     fn commit(&self) -> Option<String> {
         if is_commit(&self.revision) {
             return Some(self.revision.clone());
@@ -175,7 +177,7 @@ impl ModelCache {
     }
 }
 
-/// Makes the names in a folder durable.
+/// Writes a folder's list of names to the disk, so that a renamed file survives a power failure.
 ///
 /// # Errors
 /// [`HubError::Disk`] when the folder cannot be synchronised.
@@ -186,7 +188,7 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<(), HubError> {
 /// The free bytes of the file system that contains a folder.
 ///
 /// # Errors
-/// [`HubError::Disk`] when the system does not report them.
+/// [`HubError::Disk`] when the system does not report the free bytes.
 pub(crate) fn free_bytes(folder: &Path) -> Result<u64, HubError> {
     let status = rustix::fs::statvfs(folder).map_err(|error| failed("read the free space of", folder)(error.into()))?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
@@ -231,7 +233,7 @@ mod tests {
         let other = COMMIT.replace('0', "f");
         cache.set_commit(&other).unwrap();
         assert_eq!(std::fs::read_to_string(model.join("refs/refs/pr/1")).unwrap(), other);
-        drop(cache.lock("e1", || panic!("nobody holds it")).unwrap());
+        drop(cache.lock("e1", || panic!("no other process holds the lock")).unwrap());
         assert!(root.path().join(".locks/models--org--tiny/e1.lock").exists());
     }
 

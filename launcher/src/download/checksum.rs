@@ -1,5 +1,5 @@
-//! Checks that a file is the one on the Hub. The ETag of a large file is its SHA-256, that of another file its Git
-//! object id.
+//! Checks that the bytes of a file are those on the Hub. The ETag of a large file is its SHA-256; the ETag of any other
+//! file is its Git object id.
 //!
 //! Door: [`Checksum`].
 
@@ -8,11 +8,11 @@ use sha2::{Digest, Sha256};
 
 use super::hub::RemoteFile;
 
-/// A checksum of the bytes so far.
+/// The checksum of the bytes that were hashed so far.
 #[derive(Debug, Clone)]
 pub(crate) enum Checksum {
     Sha256(Sha256),
-    /// Git hashes a header before the bytes. A mirror may use the SHA-1 of the bytes alone.
+    /// A Git object id is the SHA-1 of a header and the bytes. A mirror may use the SHA-1 of the bytes alone.
     Sha1 {
         git: Sha1,
         plain: Sha1,
@@ -20,7 +20,7 @@ pub(crate) enum Checksum {
 }
 
 impl Checksum {
-    /// The checksum of this file before its first byte. `None` if its ETag is not a checksum.
+    /// Returns the initial state of the checksum of this file, or `None` if the file's ETag is not a checksum.
     pub(crate) fn new(file: &RemoteFile) -> Option<Self> {
         let is_hexadecimal = file.etag.bytes().all(|byte| byte.is_ascii_hexdigit());
         match file.etag.len() {
@@ -43,7 +43,7 @@ impl Checksum {
         }
     }
 
-    /// Returns the checksum of the bytes if it differs from `etag`.
+    /// Returns the checksum of the hashed bytes if it differs from `etag`, or `None` if they are equal.
     pub(crate) fn other_than(&self, etag: &str) -> Option<String> {
         let is_it = |found: &String| found.eq_ignore_ascii_case(etag);
         match self {
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn bytes_are_known_by_every_kind_of_etag() {
-        // The checksums of `hello\n`: sha256sum, git hash-object, sha1sum.
+        // The SHA-256, the Git object id and the SHA-1 of `hello\n`.
         for etag in [
             "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03",
             "ce013625030ba8dba906f756967f9e9ca394464a",

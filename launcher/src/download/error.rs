@@ -1,4 +1,4 @@
-//! Errors of a download from the Hub. Each message says what to do.
+//! Errors of a download from the Hub. Where the user can do something, the message says what.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind};
@@ -8,10 +8,10 @@ use std::time::Duration;
 use indicatif::DecimalBytes;
 use proto::exit_status;
 
-/// The longest `Retry-After` of the Hub that is waited for.
+/// The maximum `Retry-After` of the Hub. An error that asks for a longer wait is final.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Every error on the way from a model id to a folder.
+/// The errors of turning a model id into a folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HubError {
     #[error("there is no folder for models; set HF_HOME or HOME")]
@@ -62,7 +62,9 @@ pub(crate) enum HubError {
     Cut { name: String, received_bytes: u64, size_bytes: u64, reason: String },
     #[error("{endpoint} redirects to {url}, which is not encrypted; nothing is downloaded from there")]
     Open { endpoint: String, url: String },
-    #[error("checksum of {name} is {found}, but the Hub says {expected}; the file is removed, so try again")]
+    #[error(
+        "the checksum of {name} is {found}, but the Hub says {expected}; the received bytes were discarded, so try again"
+    )]
     Checksum { name: String, found: String, expected: String },
     #[error("cannot {action} {}: {source}{}", .path.display(), disk_advice(.source))]
     Disk { action: &'static str, path: PathBuf, source: io::Error },
@@ -90,7 +92,9 @@ pub(crate) enum HubError {
          with safetensors"
     )]
     OnlyGguf { model: String, found: String },
-    #[error("model {model:?} has no model.safetensors and no model.safetensors.index.json; choose a model with one")]
+    #[error(
+        "model {model:?} has no model.safetensors and no model.safetensors.index.json; choose a model that has one of them"
+    )]
     NoWeights { model: String },
     #[error("model.safetensors.index.json is invalid: {problem}")]
     Index { problem: String },
@@ -100,25 +104,25 @@ pub(crate) enum HubError {
     Thread(io::Error),
     #[error("the thread that downloads panicked")]
     Silent,
-    #[error("the download was stopped; the next one continues from here")]
+    #[error("the download was stopped; the next download continues from what was received")]
     Stopped,
 }
 
 /// The way in which the Hub was not reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unreached {
-    /// Failed at once: there is no network, no such name, or no listener.
+    /// The connection failed at once: there is no network, no host with this name, or nothing listens.
     Refused,
-    /// No response in time.
+    /// There was no response before the timeout.
     Silent,
-    /// The connection broke.
+    /// The connection broke, or the response was not valid HTTP.
     Broken,
-    /// Permanent: a certificate that is not trusted, or a request that cannot be made.
+    /// The failure is permanent, such as a certificate that is not trusted or a request that cannot be made.
     Final,
 }
 
 impl HubError {
-    /// True if the error may go away by itself.
+    /// True if the error may go away by itself, so that another try is useful.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { how, .. } => *how != Unreached::Final,
@@ -129,7 +133,7 @@ impl HubError {
         }
     }
 
-    /// The way in which the Hub was not reached, for errors of that kind.
+    /// The way in which the Hub was not reached, or `None` for any other error.
     pub(crate) fn unreached(&self) -> Option<Unreached> {
         match self {
             Self::Unreachable { how, .. } => Some(*how),
@@ -137,7 +141,7 @@ impl HubError {
         }
     }
 
-    /// The time that the Hub asks to wait.
+    /// The time that the Hub asks the client to wait, if any.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::TooManyRequests { retry_after, .. } => *retry_after,
@@ -145,7 +149,8 @@ impl HubError {
         }
     }
 
-    /// One of [`exit_status`]: a configuration error if a second try needs a change.
+    /// The exit status, one of [`exit_status`]: a configuration error if the user must change something before another
+    /// try.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             _ if self.is_passing() => exit_status::FAILURE,

@@ -1,4 +1,5 @@
-//! Selects the files of a model to download. Pure: it uses only their names and the list in the weights' index.
+//! Selects the files of a model to download, from the names of the model's files and the list in the weights' index.
+//! Nothing here reads a file or uses the network.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use super::error::HubError;
 
-/// The files that router and shard read besides the weights. True: the file is required.
+/// The files other than weights that the router and the shards read, each with true if it is required.
 const SMALL_FILES: [(&str, bool); 9] = [
     ("config.json", true),
     ("tokenizer.json", true),
@@ -28,12 +29,13 @@ const MAX_EXAMPLES: usize = 3;
 /// The files of a model to download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Downloaded first. So if the weights are there, the small files are too, and the model is complete.
+    /// The names of the small files. They are downloaded before the weights, so a model that has its weights is
+    /// complete.
     pub(crate) small: Vec<String>,
     pub(crate) weights: Weights,
 }
 
-/// The place of the weights.
+/// The files that contain the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weights {
     /// The weights are in one file of this name.
@@ -45,11 +47,11 @@ pub(crate) enum Weights {
 /// Selects among the files of a model.
 ///
 /// # Errors
-/// When a required file is missing. The message names it and the formats that the model has.
+/// When a required file is missing. If the weights are missing, the message names the formats that the model has.
 pub(crate) fn select(model: &str, names: &[String]) -> Result<Selection, HubError> {
     let has = |name: &str| names.iter().any(|other| other == name);
     let weights = match (has(SINGLE_FILE), has(INDEX_FILE)) {
-        // The same choice as that of transformers and the shard.
+        // A single file takes precedence over an index, as in transformers and in the shard.
         (true, _) => Weights::Single(SINGLE_FILE),
         (false, true) => Weights::Indexed(INDEX_FILE),
         (false, false) => return Err(no_weights(model, names)),
@@ -62,7 +64,7 @@ pub(crate) fn select(model: &str, names: &[String]) -> Result<Selection, HubErro
     Ok(Selection { small: small.map(str::to_owned).collect(), weights })
 }
 
-/// Returns the files that an index lists, sorted.
+/// Returns the names of the files that an index lists, sorted and each once.
 ///
 /// # Errors
 /// [`HubError::Index`] when the index is invalid, or lists a name that could leave the model's folder.
@@ -77,8 +79,8 @@ pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, HubError> {
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-/// Returns the names of the files that a folder lacks to be a complete model. `read` reads a file of the folder, and
-/// `has` is true for a name in it.
+/// Returns the names of the required files that a folder lacks. `read` returns the contents of a file in the folder,
+/// and `has` is true if the folder has a file.
 pub(crate) fn missing(read: impl Fn(&str) -> Option<Vec<u8>>, has: impl Fn(&str) -> bool) -> Vec<String> {
     let needed = SMALL_FILES.iter().filter(|(_, is_needed)| *is_needed).map(|(name, _)| (*name).to_owned());
     let weights = match read(INDEX_FILE) {

@@ -1,8 +1,9 @@
-//! Requests to the Hub: the list of a model's files, the address of one of them, and its bytes from an offset on.
+//! Requests to the Hub: for the list of a model's files, for the size and the ETag of a file, and for its bytes from an
+//! offset on.
 //!
-//! `hf-hub` provides the addresses and the type of the list of files. Responses are read here, because its own download
-//! takes a cut connection for the end of the file, has no timeout, and does not say why it was refused. Each call here
-//! is one try; `retry.rs` decides whether another follows.
+//! The crate `hf-hub` provides the addresses and the type of the list of files. Responses are read here, because the
+//! download of `hf-hub` takes a connection that was cut for the end of the file, has no timeout, and does not say why a
+//! request was refused. Each call here is one try; `retry.rs` decides whether another one follows.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -23,10 +24,11 @@ use super::error::{HubError, Unreached};
 use super::settings::Settings;
 
 const MAX_REDIRECTS: usize = 10;
-/// The message with which the Hub rejects a token. Only this tells an unknown token from a missing model.
+/// The message with which the Hub rejects a token. Only this message distinguishes an unknown token from a missing
+/// model.
 const BAD_TOKEN: &str = "Invalid credentials in Authorization header";
 
-/// One model on the Hub.
+/// A client for one revision of one model on the Hub.
 #[derive(Debug)]
 pub(crate) struct Hub<'a> {
     model: &'a str,
@@ -41,7 +43,7 @@ pub(crate) struct Hub<'a> {
 pub(crate) struct Listing {
     /// The commit, 40 hexadecimal digits.
     pub(crate) commit: String,
-    /// The paths of all its files.
+    /// The paths of all files of the commit.
     pub(crate) names: Vec<String>,
 }
 
@@ -49,7 +51,8 @@ pub(crate) struct Listing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoteFile {
     pub(crate) name: String,
-    /// The name of its contents: their SHA-256 or their Git object id.
+    /// The ETag of the contents, without quotes; it names the blob in the cache. On the Hub it is their SHA-256 or
+    /// their Git object id.
     pub(crate) etag: String,
     pub(crate) size_bytes: u64,
     pub(crate) url: String,
@@ -57,12 +60,12 @@ pub(crate) struct RemoteFile {
 
 /// The rest of a file, from an offset on.
 pub(crate) struct Part {
-    /// The offset of its first byte: the one that was asked for, or 0.
+    /// The offset of the first byte of `bytes`: the requested offset, or 0.
     pub(crate) start_bytes: u64,
     pub(crate) bytes: Box<dyn Read>,
 }
 
-/// The request that the Hub refused.
+/// The kind of a request. It decides what a refusal means.
 #[derive(Debug, Clone, Copy)]
 enum Asked<'a> {
     Listing,
@@ -70,14 +73,14 @@ enum Asked<'a> {
 }
 
 impl<'a> Hub<'a> {
-    /// Makes a client for one model.
+    /// Creates a client for one revision of a model.
     ///
     /// # Errors
     /// [`HubError::Certificates`] when the file of certificates is invalid.
     pub(crate) fn new(model: &'a str, revision: &'a str, settings: &'a Settings) -> Result<Self, HubError> {
         let tls = settings.certificates.as_deref().map_or_else(|| Ok(TlsConfig::default()), tls_config)?;
         let api = ApiBuilder::from_cache(Cache::new(settings.cache.clone())).with_endpoint(settings.endpoint.clone());
-        let api = api.build().expect("only native-tls has something that can fail here");
+        let api = api.build().expect("the build can fail only with native-tls, which is not used");
         let mut user_agent = concat!("hilo/", env!("CARGO_PKG_VERSION")).to_owned();
         if let Some(origin) = &settings.origin {
             user_agent += &format!("; origin/{origin}");
@@ -98,7 +101,7 @@ impl<'a> Hub<'a> {
     /// Asks for the revision's commit and files.
     ///
     /// # Errors
-    /// Every way in which the Hub can refuse the request.
+    /// When the Hub cannot be reached, refuses the request, or sends an invalid response.
     pub(crate) fn listing(&self) -> Result<Listing, HubError> {
         let mut url = self.repo(self.revision).info_request().uri_ref().map(Uri::to_string).unwrap_or_default();
         let mut response = self.ask(self.agent.get(&url), &url)?;
@@ -120,11 +123,12 @@ impl<'a> Hub<'a> {
         Ok(Listing { commit: info.sha, names })
     }
 
-    /// Looks a file up. It follows redirects within one host, which are those of moved models, but not the one to the
-    /// server that stores the bytes, because only the Hub knows their ETag.
+    /// Looks up the ETag, the size and the address of a file. Redirects within one host are followed, because a moved
+    /// model has one. A redirect to another host is followed only until a response contains the file's `x-linked-etag`,
+    /// because the server that stores the bytes does not know this ETag.
     ///
     /// # Errors
-    /// When the Hub refuses the request, or its response lacks the ETag or the size.
+    /// When the Hub cannot be reached, refuses the request, redirects too often, or sends no usable ETag or no size.
     pub(crate) fn file(&self, commit: &str, name: &str) -> Result<RemoteFile, HubError> {
         let mut url = self.repo(commit).url(name);
         let (mut linked_etag, mut linked_size) = (None, None);
@@ -155,10 +159,10 @@ impl<'a> Hub<'a> {
         Err(HubError::Answer { url, problem: format!("more than {MAX_REDIRECTS} redirects") })
     }
 
-    /// Opens a file at an offset. A server that does not support ranges starts at 0.
+    /// Opens a file at an offset. A server that does not support ranges sends the file from its start.
     ///
     /// # Errors
-    /// When the Hub refuses the request, or sends other bytes.
+    /// When the server cannot be reached, refuses the request, or sends another range or a file of another size.
     pub(crate) fn open(&self, file: &RemoteFile, start_bytes: u64) -> Result<Part, HubError> {
         let mut request = self.request(self.agent.get(&file.url), &file.url);
         if start_bytes > 0 {
@@ -185,15 +189,17 @@ impl<'a> Hub<'a> {
         self.api.repo(Repo::with_revision(self.model.to_owned(), RepoType::Model, revision.to_owned()))
     }
 
-    /// Sends a request without following a redirect: ureq would send the token to another port of the host.
+    /// Sends a request without following a redirect, because ureq would also send the token to another port of the
+    /// host.
     fn ask(&self, request: RequestBuilder<WithoutBody>, url: &str) -> Result<Response<Body>, HubError> {
         let request = request.config().max_redirects(0).build();
         self.request(request, url).call().map_err(|error| self.unreachable(&error))
     }
 
-    /// Adds the headers of every request. The token goes only to the Hub, never to a server to which it redirects.
+    /// Adds the headers of every request. The token goes only to the Hub itself, never to a server to which the Hub
+    /// redirects.
     fn request(&self, request: RequestBuilder<WithoutBody>, url: &str) -> RequestBuilder<WithoutBody> {
-        // A compressed response has another size.
+        // A compressed response would have another size than the file.
         let request = request.header(ACCEPT_ENCODING, "identity");
         match &self.settings.token {
             Some(token) if has_same_host(url, &self.settings.endpoint) => {
@@ -209,7 +215,7 @@ impl<'a> Hub<'a> {
             return HubError::Open { endpoint: self.settings.endpoint.clone(), url: url.clone() };
         }
         let how = match error {
-            // Errors of certificates have this kind.
+            // Errors about certificates have the kind `InvalidData`.
             Io(error) if error.kind() == ErrorKind::InvalidData => Unreached::Final,
             Io(error) if is_refusal(error.kind()) => Unreached::Refused,
             ConnectionFailed | HostNotFound => Unreached::Refused,
@@ -248,12 +254,12 @@ fn is_refusal(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable)
 }
 
-/// True if this is the name of a commit, not of a branch or a tag.
+/// True if the revision is the full name of a commit, not of a branch or a tag.
 pub(crate) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Trusts the certificates in this file and no others.
+/// Returns a configuration of TLS that trusts only the certificates in this file.
 fn tls_config(path: &Path) -> Result<TlsConfig, HubError> {
     let failed = |problem: String| HubError::Certificates { path: path.to_path_buf(), problem };
     let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
@@ -273,18 +279,18 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.trim().to_owned())
 }
 
-/// The tag without quotes, if it can be the name of a file.
+/// Returns the ETag in a header without `W/` and quotes, if it can be the name of a file.
 fn etag(header: &str) -> Option<String> {
     let etag = header.strip_prefix("W/").unwrap_or(header).trim_matches('"');
     let is_name = !etag.is_empty() && etag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     is_name.then(|| etag.to_owned())
 }
 
-/// The start and the whole size in a header such as `bytes 5-9/10`.
+/// Returns the start of the range and the size of the whole file from a header such as `bytes 5-9/10`.
 fn content_range(header: &str) -> (u64, Option<String>) {
     let range = header.strip_prefix("bytes ").and_then(|range| range.split_once('/'));
     let start = |(range, _): (&str, &str)| range.split('-').next().and_then(|start| start.parse().ok());
-    // `u64::MAX` for a header that cannot be read: no caller asks for that offset.
+    // The start is `u64::MAX` if the header cannot be read, because no caller asks for that offset.
     (range.and_then(start).unwrap_or(u64::MAX), range.map(|(_, size)| size.to_owned()))
 }
 
@@ -293,7 +299,7 @@ fn has_same_host(a: &str, b: &str) -> bool {
     host(a).is_some() && host(a) == host(b)
 }
 
-/// The address to which a response redirects.
+/// The address to which a response redirects, or `None` if it does not.
 fn redirect(response: &Response<Body>, url: &str) -> Option<String> {
     let location = text(response.headers(), LOCATION.as_str()).filter(|_| response.status().is_redirection())?;
     Some(absolute(url, &location))
@@ -343,7 +349,7 @@ mod tests {
             let environment = Environment([("HOME", "/nowhere".into()), ("HF_ENDPOINT", endpoint.into())].into());
             Settings::new(&HubArgs::default(), &environment).unwrap()
         };
-        // Nothing listens there.
+        // Nothing listens on this port.
         let url = "http://127.0.0.1:1/x".to_owned();
         let file = RemoteFile { name: "x".into(), etag: "e".into(), size_bytes: 1, url };
         let error = |settings: &Settings| {

@@ -1,10 +1,10 @@
-//! Models from the Hugging Face Hub. Before any process starts, `organisation/name` becomes a folder in the cache that
-//! Python's tools share. `demo` and local directories do not come here.
+//! Downloads models from the Hugging Face Hub. Before any process starts, a model id `organisation/name` is turned into
+//! a folder in the cache that Python's tools also use. `demo` and local directories are not handled here.
 //!
 //! Doors: [`resolve`] for a launch, [`run_as_process`] for `download-weights`. `settings` reads the environment, `hub`
-//! sends requests, `files` selects, `cache` and `blob` store, `checksum` compares, `snapshot` does all of it on a
-//! thread of its own, and `progress` shows it. That thread is not joined after a signal: the next download continues
-//! from what this one leaves.
+//! sends requests, `files` selects, `cache` and `blob` store, `checksum` compares, `snapshot` does a whole download on
+//! its own thread, and `progress` shows it. After a signal this thread is not joined, because the next download
+//! continues from the files that it leaves.
 
 mod blob;
 mod cache;
@@ -41,9 +41,9 @@ use crate::terminal::Terminal;
 use crate::variables::environment;
 
 const DEFAULT_REVISION: &str = "main";
-/// The longest time for which a signal goes unnoticed.
+/// The maximum time until a signal is noticed.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
-/// The events held before the threads that download must wait for the display.
+/// The maximum number of queued events. At this limit, the threads that download wait for the display.
 const MAX_QUEUED_EVENTS: usize = 64;
 
 /// A model on the Hub, and the flags for its download.
@@ -55,10 +55,11 @@ pub(crate) struct Wanted<'a> {
     pub(crate) json_output: bool,
 }
 
-/// Downloads the model if needed and returns its folder; `None` if a signal came first.
+/// Downloads the model if needed, and returns its folder and commit. With `--weights-cache-override` it returns that
+/// folder. Returns `None` if a signal came first.
 ///
 /// # Errors
-/// When the model cannot be had. The message says what to do.
+/// When the model is not in the cache and cannot be downloaded, or a setting is invalid.
 pub(crate) fn resolve(
     wanted: &Wanted<'_>,
     environment: &Environment,
@@ -79,7 +80,7 @@ pub(crate) fn resolve(
     let stopped = Arc::clone(&stop);
     let download = move || {
         let outcome = Download::new(&model, &revision, &settings, events_tx.clone(), &stopped).run();
-        // After a signal there is no receiver.
+        // The error is ignored, because there is no receiver after a signal.
         let _ = events_tx.send(Event::Ended(outcome));
     };
     std::thread::Builder::new().name("download".into()).spawn(download).map_err(HubError::Thread)?;
@@ -91,7 +92,7 @@ pub(crate) fn resolve(
     outcome
 }
 
-/// Downloads a model, logs its folder, and ends. Exit status: see `docs/exit-codes.md`.
+/// Downloads a model and logs its folder. `docs/exit-codes.md` lists the exit statuses.
 pub(crate) fn run_as_process(args: &DownloadArgs) -> ExitCode {
     if let Err(error) = telemetry::init(args.log.json_output, &args.log.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
@@ -120,7 +121,7 @@ fn download(args: &DownloadArgs) -> Result<(), HubError> {
     resolve(&wanted, &environment(), &mut signals)?.map(drop).ok_or(HubError::Stopped)
 }
 
-/// Catches SIGINT, SIGTERM and SIGHUP.
+/// Installs handlers of SIGINT, SIGTERM and SIGHUP, and returns the signals that they catch.
 pub(crate) fn watch_signals() -> std::io::Result<Signals> {
     Signals::new([SIGINT, SIGTERM, SIGHUP])
 }
@@ -139,7 +140,7 @@ fn watch(events: &Receiver<Event>, signals: &mut Signals, display: &mut Display)
     }
 }
 
-/// True if this can be part of an address and the name of a ref.
+/// True if the revision can be used in a URL and as the name of a ref.
 fn is_revision(revision: &str) -> bool {
     let is_part = |part: &str| !part.is_empty() && !part.starts_with('.');
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+/@=".contains(&byte);

@@ -1,5 +1,5 @@
-//! The progress of a download: on a terminal a bar per file, elsewhere a line at the start and end of a file and at
-//! intervals.
+//! Shows the progress of a download. A terminal shows a bar for each file; another log gets a line when a file starts,
+//! at intervals, and when it is complete.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,29 +17,29 @@ const BAR: &str =
 /// An event of a download.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A file begins; `done_bytes` are those of an earlier download.
+    /// The download of a file starts; `done_bytes` is the number of bytes from an earlier download.
     Started { name: String, size_bytes: u64, done_bytes: u64 },
-    /// The first `done_bytes` of a file are there.
+    /// The first `done_bytes` bytes of a file have been received.
     Received { name: String, done_bytes: u64 },
-    /// A file is in its place.
+    /// A file is complete and is in the cache.
     Finished { name: String },
-    /// Another process downloads a file.
+    /// Another process is downloading the file; this one waits.
     Waiting { name: String },
-    /// Something failed and will be tried again.
+    /// A request failed and will be tried again after `delay`.
     Retrying { error: String, delay: Duration },
-    /// The Hub cannot be reached; the model is taken as it is in the cache.
+    /// The Hub cannot be reached or has a temporary problem, so the model in the cache is used as it is.
     Fallback { error: String },
     /// The download is over.
     Ended(Result<Snapshot, HubError>),
 }
 
-/// The display of all files.
+/// The display of a download's progress, with the state of each file.
 #[derive(Debug)]
 pub(crate) struct Display {
     files: BTreeMap<String, FileProgress>,
-    /// The bars, on a terminal.
+    /// The bars, if stdout is a terminal.
     bars: Option<MultiProgress>,
-    /// The last error that was shown. It is not shown again.
+    /// The last error that was shown. An equal error is not shown again right after it.
     last_error: String,
 }
 
@@ -48,14 +48,14 @@ struct FileProgress {
     bar: Option<ProgressBar>,
     size_bytes: u64,
     done_bytes: u64,
-    /// The bytes of an earlier download.
+    /// The number of bytes from an earlier download, which do not count for the rate.
     first_bytes: u64,
     start: Instant,
     last_line: Instant,
 }
 
 impl Display {
-    /// A display on stdout, with bars if `has_bars`.
+    /// Creates a display on stdout, with bars if `has_bars`.
     pub(crate) fn new(has_bars: bool) -> Self {
         let bars = has_bars.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stdout()));
         Self { files: BTreeMap::new(), bars, last_error: String::new() }
@@ -82,12 +82,12 @@ impl Display {
     fn start(&mut self, name: String, size_bytes: u64, done_bytes: u64) {
         let bar = self.bars.as_ref().map(|bars| {
             let style = ProgressStyle::with_template(BAR).expect("the template is valid").progress_chars("█░░");
-            // It must not be drawn before it belongs to the group of bars.
+            // The bar must not be drawn before it belongs to the group of bars.
             let bar = ProgressBar::with_draw_target(Some(size_bytes), ProgressDrawTarget::hidden())
                 .with_style(style)
                 .with_position(done_bytes);
             bar.set_message(name.clone());
-            // So that the rate counts only new bytes.
+            // This makes the bar's rate count only new bytes.
             bar.reset_eta();
             bars.add(bar)
         });
@@ -96,7 +96,7 @@ impl Display {
             match done_bytes {
                 0 => tracing::info!("downloading {name}, {size}"),
                 _ => tracing::info!(
-                    "downloading {name}, {size}, of which {} are there already",
+                    "downloading {name}, {size}, of which {} were received earlier",
                     DecimalBytes(done_bytes)
                 ),
             }
@@ -124,7 +124,7 @@ impl Display {
     fn finish(&mut self, name: &str) {
         let Some(file) = self.files.remove(name) else { return };
         if let Some(bar) = file.bar {
-            // A model may have more files than a terminal has lines.
+            // A finished bar is removed, because a model may have more files than a terminal has lines.
             bar.finish_and_clear();
         }
         let (size, seconds) = (DecimalBytes(file.size_bytes), file.start.elapsed().as_secs_f64());
@@ -136,7 +136,7 @@ impl Display {
         match &self.bars {
             Some(bars) => bars.suspend(|| {
                 write();
-                // The line must be out before the bars are drawn again.
+                // The line must be written before the bars are drawn again.
                 telemetry::flush();
             }),
             None => write(),
@@ -145,7 +145,7 @@ impl Display {
 }
 
 impl FileProgress {
-    /// The share, the rate and the time left.
+    /// Returns the text with the percentage, the rate and the time left.
     fn text(&self, elapsed: Duration) -> String {
         let percent = (self.done_bytes * 100).checked_div(self.size_bytes).unwrap_or(100);
         let rate = (self.done_bytes - self.first_bytes) as f64 / elapsed.as_secs_f64().max(1e-3);

@@ -1,24 +1,24 @@
-//! Retries and stops: how long to wait after a failure, and how a wait ends early.
+//! Decides whether and when a failed request is tried again, and lets a stop end the wait early.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::error::{HubError, Unreached};
 
-/// The number of failures in a row, without any progress, after which one is final.
+/// After this number of failures in a row, with no bytes received in between, the last failure is final.
 const MAX_FAILURES: u32 = 6;
-/// The same if the Hub cannot be reached, which seldom passes in seconds.
+/// The same number if connections are refused or time out, which seldom ends within seconds.
 const MAX_UNREACHED: u32 = 3;
-/// Each failure doubles the delay; all delays together are about 15 seconds.
+/// The delay after the first failure. Each further failure doubles the delay; all delays together are about 15 seconds.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 
-/// Counts failures in a row.
+/// The count of failures in a row.
 #[derive(Debug, Default)]
 pub(crate) struct Retry {
     num_failures: u32,
 }
 
-/// The signal for a download to stop, set after a signal or by a file that failed.
+/// A flag that stops the threads of a download. It is set when a signal arrived, when a file failed, and at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     is_set: Mutex<bool>,
@@ -26,8 +26,8 @@ pub(crate) struct Stop {
 }
 
 impl Retry {
-    /// Returns how long to wait before the next try, or `None` if the failure is final. If the try `brought` bytes, the
-    /// count starts again.
+    /// Counts a failure and returns the delay before the next try, or `None` if the failure is final. If the failed try
+    /// `brought` bytes, the count starts again.
     pub(crate) fn delay_after(&mut self, error: &HubError, brought: bool) -> Option<Duration> {
         self.num_failures = if brought { 1 } else { self.num_failures + 1 };
         let max_failures = match error.unreached() {
@@ -38,7 +38,7 @@ impl Retry {
             return None;
         }
         let delay = FIRST_DELAY * 2_u32.pow(self.num_failures - 1);
-        // Hosts that were cut off together should not retry together.
+        // The delay varies randomly by up to a quarter, so that hosts that were cut off together do not retry together.
         let delay = delay.mul_f64(0.75 + 0.5 * fastrand::f64());
         Some(error.retry_after().map_or(delay, |wait| wait.max(delay)))
     }
@@ -50,18 +50,18 @@ impl Stop {
         self.changed.notify_all();
     }
 
-    /// Checks the signal.
+    /// Checks the flag.
     ///
     /// # Errors
-    /// [`HubError::Stopped`] when it is set.
+    /// [`HubError::Stopped`] when the flag is set.
     pub(crate) fn check(&self) -> Result<(), HubError> {
         if *self.lock() { Err(HubError::Stopped) } else { Ok(()) }
     }
 
-    /// Waits for `delay`, or less if the signal is set meanwhile.
+    /// Waits for `delay`, or until the flag is set.
     ///
     /// # Errors
-    /// [`HubError::Stopped`] when it is set.
+    /// [`HubError::Stopped`] when the flag is set.
     pub(crate) fn wait(&self, delay: Duration) -> Result<(), HubError> {
         let guard = self.changed.wait_timeout_while(self.lock(), delay, |is_set| !*is_set);
         drop(guard.expect("no thread panics with the lock"));
@@ -95,7 +95,7 @@ mod tests {
             assert!((0.75 * middle..=1.25 * middle).contains(&delay), "{step}: {delay}");
         }
         assert_eq!(retry.delay_after(&status(503), false), None);
-        assert!(retry.delay_after(&status(503), true).is_some(), "a row that brought something begins anew");
+        assert!(retry.delay_after(&status(503), true).is_some(), "a try that brought bytes starts the count again");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The Hub's address, the cache's folder and the token, from the variables that Python's `huggingface_hub` reads, in
-//! the same order. A value; nothing here uses the network.
+//! The settings of downloads: the Hub's address, the folder of the cache, the token and others. They come from the
+//! variables that Python's `huggingface_hub` reads, in the same order of precedence. Nothing here uses the network.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use super::error::HubError;
 use crate::args::HubArgs;
 use crate::environment::Environment;
 
-/// All variables that are read here.
+/// The variables that are read here.
 pub(crate) const INPUTS: [&str; 18] = [
     "HF_ENDPOINT",
     "HF_HOME",
@@ -32,33 +32,33 @@ pub(crate) const INPUTS: [&str; 18] = [
     "SSL_CERT_FILE",
 ];
 
-/// The first of these that is set contains the token.
+/// Variables for the token. The first one that is set contains it.
 const TOKEN_VARIABLES: [&str; 3] = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN"];
-/// The first of these that is set names a file of certificates.
+/// Variables for certificates. The first one that is set names a file of certificates.
 const CERTIFICATE_VARIABLES: [&str; 3] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"];
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-/// The default of `huggingface_hub`.
+/// The default timeout of `huggingface_hub`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A limit for values that the clock cannot represent.
+/// The maximum timeout. A larger value, which the clock might not represent, is lowered to this.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The address of the Hub, and the folder for its files.
+/// The settings of downloads from the Hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The address, without a slash at its end.
+    /// The address of the Hub, without a slash at its end.
     pub(crate) endpoint: String,
     /// The folder that contains `models--organisation--name` for each model.
     pub(crate) cache: PathBuf,
     pub(crate) token: Option<Token>,
-    /// A file of certificates to trust instead of Mozilla's list, which is in the executable.
+    /// A file of certificates to trust instead of Mozilla's list, which is part of the executable.
     pub(crate) certificates: Option<PathBuf>,
     /// True if no request may be made.
     pub(crate) is_offline: bool,
-    /// The longest time for which the Hub may be silent.
+    /// The maximum time for each wait on the network: for a connection, for a response, and for more bytes.
     pub(crate) timeout: Duration,
-    /// The name of the program that runs this, for the Hub's statistics.
+    /// The name of the program that uses this server, for the Hub's statistics.
     pub(crate) origin: Option<String>,
-    /// True if bars are wanted on a terminal.
+    /// True if a terminal shows bars.
     pub(crate) has_bars: bool,
 }
 
@@ -71,11 +71,12 @@ pub(crate) struct Token {
 }
 
 impl Settings {
-    /// Reads the environment, and the token's file if the environment has no token.
+    /// Reads the settings from the flags and the environment, and the token from its file if the environment has no
+    /// token.
     ///
     /// # Errors
-    /// [`HubError::NoCache`] when there is no folder for models. [`HubError::TokenFile`], [`HubError::TokenText`] and
-    /// [`HubError::Timeout`] for values that cannot be read.
+    /// [`HubError::NoCache`] when no variable says where the cache is. [`HubError::TokenFile`], [`HubError::TokenText`]
+    /// and [`HubError::Timeout`] for values that cannot be read.
     pub(crate) fn new(args: &HubArgs, environment: &Environment) -> Result<Self, HubError> {
         let path = |name| environment.get(name).map(|path| with_home(path, environment));
         let xdg_cache = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
@@ -141,12 +142,12 @@ fn timeout(environment: &Environment) -> Result<Duration, HubError> {
         .ok_or_else(|| HubError::Timeout { text: text.to_owned() })
 }
 
-/// True for the words that Python's tools take for yes.
+/// True for the words that Python's tools read as yes.
 fn is_true(text: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&text.to_lowercase().as_str())
 }
 
-/// The path with `~` at its start replaced.
+/// Returns the path with a `~` at its start replaced by the home directory.
 fn with_home(path: &str, environment: &Environment) -> PathBuf {
     match (path.strip_prefix('~'), environment.get("HOME")) {
         (Some(""), Some(home)) => home.into(),

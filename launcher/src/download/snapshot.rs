@@ -1,7 +1,7 @@
 //! One download: from a model's name to a folder with all its files.
 //!
-//! Small files come first, then the weights, then the revision's ref, so an interrupted download never looks complete.
-//! Several threads download a file each. The first that fails stops the others.
+//! Small files are downloaded first, then the weights, and the revision's ref is written last, so an interrupted
+//! download never looks complete. Several threads download one file each. The first thread that fails stops the others.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -17,10 +17,10 @@ use super::progress::Event;
 use super::retry::{Retry, Stop};
 use super::settings::Settings;
 
-/// The number of files that are downloaded at once.
+/// The maximum number of files that are downloaded at the same time.
 const MAX_CONNECTIONS: usize = 4;
 
-/// A model to download, and the channel for its events.
+/// A model to download, with the settings, the cache and the channel for events.
 #[derive(Debug)]
 pub(crate) struct Download<'a> {
     model: &'a str,
@@ -43,11 +43,11 @@ impl<'a> Download<'a> {
         Self { model, revision, settings, cache, events, stop }
     }
 
-    /// Completes the model in the cache. If it is complete already, and the Hub must not or cannot be reached, the
-    /// cached one is returned.
+    /// Completes the model in the cache and returns its snapshot. A complete snapshot is returned as it is if offline
+    /// mode is set, if the revision is a commit, or if the Hub cannot be reached or has a temporary problem.
     ///
     /// # Errors
-    /// The first final failure. The bytes that were received are kept.
+    /// The first final failure. The bytes that were received stay in the cache.
     pub(crate) fn run(&self) -> Result<Snapshot, HubError> {
         let cached = match (self.cache.snapshot(), self.settings.is_offline) {
             (Ok(snapshot), true) => return Ok(snapshot),
@@ -90,7 +90,7 @@ impl<'a> Download<'a> {
         Ok(Snapshot { folder, commit: Some(listing.commit.clone()) })
     }
 
-    /// Downloads the files of these names that the snapshot lacks.
+    /// Downloads those of the named files that the snapshot lacks.
     fn fetch_all(&self, hub: &Hub<'_>, commit: &str, names: &[String]) -> Result<(), HubError> {
         let folder = self.cache.folder(commit);
         let absent: Vec<&String> = names.iter().filter(|name| !folder.join(name).is_file()).collect();
@@ -114,12 +114,13 @@ impl<'a> Download<'a> {
         Ok(())
     }
 
-    /// Downloads one file, unless its blob exists. Another process may have made the blob.
+    /// Downloads one file unless its blob exists, and links the snapshot to the blob. Another process may download the
+    /// same blob, so a lock is held.
     fn fetch(&self, hub: &Hub<'_>, commit: &str, file: &RemoteFile) -> Result<(), HubError> {
         let name = file.name.as_str();
         let blob = self.cache.blob(&file.etag);
         if !blob.is_file() {
-            // If the receiver is gone, the next event stops the download.
+            // The error is ignored: if the receiver is gone, the next event stops the download.
             let _lock = self.cache.lock(&file.etag, || drop(self.tell(Event::Waiting { name: name.to_owned() })))?;
             if !blob.is_file() {
                 let mut incomplete = Incomplete::open(self.cache.incomplete(&file.etag), file)?;
@@ -165,7 +166,8 @@ impl<'a> Download<'a> {
         Ok(())
     }
 
-    /// Does the work on all items, at most [`MAX_CONNECTIONS`] at a time.
+    /// Calls `work` for all items, for at most [`MAX_CONNECTIONS`] at the same time, and returns the results in any
+    /// order.
     fn in_parallel<T: Sync, R: Send>(
         &self,
         items: &[T],
@@ -185,7 +187,7 @@ impl<'a> Download<'a> {
             for worker in workers {
                 match (worker.join().expect("no worker panics"), &first_error) {
                     (Ok(some), _) => results.extend(some),
-                    // `Stopped` is a consequence of another worker's error.
+                    // `Stopped` is a consequence of another worker's error, so it is replaced by that error.
                     (Err(error), None | Some(HubError::Stopped)) => first_error = Some(error),
                     (Err(_), Some(_)) => {}
                 }
@@ -204,10 +206,10 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Waits after a failure, or returns the error if it is final.
+    /// Waits after a failure until the next try, or returns the error if it is final.
     fn pause(&self, retry: &mut Retry, error: HubError, brought: bool) -> Result<(), HubError> {
         let Some(delay) = retry.delay_after(&error, brought) else { return Err(error) };
-        // Refused connections become final within seconds, and the final error is shown.
+        // A refused connection is not reported here: it becomes final within seconds, and the final error is shown.
         if error.unreached() != Some(Unreached::Refused) {
             self.tell(Event::Retrying { error: error.to_string(), delay })?;
         }

@@ -1,4 +1,4 @@
-//! From arguments to processes: the children to run, with their arguments, variables and sockets. A plan is a pure
+//! Turns arguments into a plan: the children to run, with their arguments, variables and sockets. A plan is a pure
 //! value: no file, socket or process is touched here, so tests can check every plan by looking at it.
 //!
 //! Doors: [`LaunchPlan::new`], and [`text`], which prints a plan.
@@ -29,7 +29,7 @@ pub(crate) struct Machine {
     /// TPU chips by their local index; empty unless the device is a TPU.
     pub(crate) chips: Vec<Chip>,
     pub(crate) environment: Environment,
-    /// Free ports, one per shard.
+    /// Free ports for the processes of a TPU slice, one per shard; empty unless the device is a TPU.
     pub(crate) ports: Vec<u16>,
 }
 
@@ -38,20 +38,22 @@ pub(crate) struct Machine {
 pub(crate) struct Place<'a> {
     /// The device to compute on, already chosen when `--device` is `auto`.
     pub(crate) device: Device,
-    /// The address of the shards, to which each adds its number: a socket path without `-<shard>`, or the first port.
+    /// The address of the shards, to which each shard adds its number: a socket path without `-<shard>`, or
+    /// `tcp://host:port` with the first port.
     pub(crate) shard_uds_path: &'a str,
-    /// The shared memory in which shards take turns and, on the CPU, exchange activations.
+    /// The shared memory through which shards limit how many of them load a weight at the same time and, on the CPU,
+    /// exchange activations.
     pub(crate) collective_path: Option<PathBuf>,
-    /// The folder of a model from the Hub. Other models are found at the path that their id is.
+    /// The snapshot of a model from the Hub. `None` for another model, whose id is a path or `demo`.
     pub(crate) snapshot: Option<&'a Snapshot>,
 }
 
-/// One process to start: this executable with these arguments.
+/// One process to start: this executable with these arguments and variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChildPlan {
     pub(crate) id: ChildId,
     pub(crate) argv: Vec<OsString>,
-    /// The variables that the plan needs. The child inherits those that the user set; the launcher sets the others.
+    /// The variables that the child needs. It inherits those that the user set; the launcher sets the others.
     pub(crate) variables: Vec<Variable>,
 }
 
@@ -62,22 +64,22 @@ pub(crate) struct ShardPlan {
     pub(crate) endpoint: Endpoint,
 }
 
-/// Everything the supervisor does, decided in advance.
+/// All decisions about a launch: the processes to start, and the settings of the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LaunchPlan {
     pub(crate) shards: Vec<ShardPlan>,
     pub(crate) router: ChildPlan,
-    /// The TPU slice to which the shards belong.
+    /// The TPU slice to which the shards belong; `None` on other devices.
     pub(crate) slice: Option<Slice>,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) json_output: bool,
 }
 
 impl LaunchPlan {
-    /// Plans the processes. The address of each shard is that of [`Endpoint::of_shard`].
+    /// Plans the processes. [`Endpoint::of_shard`] computes the address of each shard.
     ///
     /// # Errors
-    /// [`LauncherError::Arguments`] with every problem.
+    /// [`LauncherError::Arguments`] with all problems that were found.
     pub(crate) fn new(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Self, LauncherError> {
         let num_shard = args.num_shard.unwrap_or(1);
         let mut errors = check(args, place);
@@ -105,13 +107,13 @@ impl LaunchPlan {
         })
     }
 
-    /// Returns why this plan can be shown but not started: some of its shards run on hosts that the router cannot
-    /// reach.
+    /// Returns the reason why this plan can be shown but not started: some of its shards run on hosts that the router
+    /// cannot reach. `None` if it can be started.
     pub(crate) fn unreachable(&self) -> Option<String> {
         let slice = self.slice.as_ref().filter(|slice| slice.hosts.len() > 1)?;
         Some(format!(
-            "TPU_WORKER_HOSTNAMES names {} hosts, but the router reaches only the shards of its own host: this version \
-             serves slices of one host",
+            "TPU_WORKER_HOSTNAMES names {} hosts, but the router reaches only the shards of its own host; this version \
+             serves only slices of one host",
             slice.hosts.len()
         ))
     }
@@ -148,7 +150,7 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
     if let (Some(revision), None) = (&args.model.revision, place.snapshot) {
         let model_id = &args.model.model_id;
         errors.push(format!(
-            "`revision` is {revision:?}, but {model_id:?} does not come from the Hub and has no revisions; leave it out"
+            "`revision` is {revision:?}, but {model_id:?} does not come from the Hub and has no revisions; leave --revision out"
         ));
     }
     errors.extend(args.limits.check(&args.batching));
@@ -173,7 +175,7 @@ fn endpoint(place: &Place<'_>, shard: u32) -> Result<Endpoint, String> {
     Endpoint::of_shard(place.shard_uds_path, shard).map_err(|error| format!("`shard_uds_path`: {error}"))
 }
 
-/// The arguments of this shard.
+/// The arguments of the shard with this number.
 ///
 /// # Errors
 /// [`LauncherError::Arguments`] when its address is invalid.
@@ -215,7 +217,7 @@ pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, num_shards: u32)
         shard_uds_path: place.shard_uds_path.to_owned(),
         num_shards,
         shutdown_timeout: args.shutdown_timeout,
-        // Set when the router is started.
+        // The supervisor passes this flag when it starts the router.
         ready_path: None,
         http: args.http.clone(),
         chat: args.chat.clone(),
@@ -226,15 +228,16 @@ pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, num_shards: u32)
     }
 }
 
-/// Settings of jemalloc in the router, whose memory is that of requests.
+/// The settings of jemalloc in the router, whose memory is mostly that of requests.
 const ALLOCATOR: &str = "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:2";
 
 fn router(args: &LaunchArgs, place: &Place<'_>, num_shards: u32) -> ChildPlan {
     let mut child = child(ChildId::Router, "router", router_args(args, place, num_shards).to_argv());
-    let reason = "keys with which clients may call; arguments of a process can be read by others";
+    let reason =
+        "API keys of clients; not passed as an argument, because other users can read the arguments of a process";
     let key = |value| Variable { name: "API_KEY", value, reason, is_yours: false };
     child.variables.extend(args.http.api_key_variable().map(key));
-    let reason = "what requests took goes back to the system within seconds, and few threads need few arenas";
+    let reason = "memory of finished requests returns to the system within seconds, and few threads need few arenas";
     child.variables.push(Variable { name: "_RJEM_MALLOC_CONF", value: ALLOCATOR.to_owned(), reason, is_yours: false });
     child
 }

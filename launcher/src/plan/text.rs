@@ -1,4 +1,4 @@
-//! A plan as text for people: the machine, the processes, every variable with its reason.
+//! Formats a plan for people: the machine, the processes, and every variable with its reason.
 
 use std::fmt::Write as _;
 
@@ -8,11 +8,12 @@ use super::{ChildPlan, LaunchPlan, Machine};
 use crate::tpu::devices_per_chip;
 use crate::variables::Variable;
 
-/// Flags of children that the text shows.
+/// The flags that the text shows of a child's arguments.
 const FLAGS: [&str; 7] =
     ["--model-id", "--device", "--shard", "--num-shards", "--devices-per-shard", "--collective-path", "--port"];
 
-/// The text of a plan. `device` names the device and why it was chosen; `remarks` follow the plan, a line each.
+/// Returns the text of a plan. `device` names the device and why it was chosen; the `remarks` follow the plan, one per
+/// line.
 pub(crate) fn text(plan: &LaunchPlan, machine: &Machine, device: &str, remarks: &[String]) -> String {
     let mut text = format!("device   {device}\n");
     for (index, chip) in machine.chips.iter().enumerate() {
@@ -44,7 +45,7 @@ fn chip_line(index: usize, chip: &Chip, is_used: bool) -> String {
     format!("chip {index:<3} {name:<6} {node:<14} PCI {address}  {devices} device(s){use_of_it}\n")
 }
 
-/// The variables that all shards have with the same value.
+/// The variables that have the same value in all shards; empty for a single shard.
 fn common_variables(plan: &LaunchPlan) -> Vec<&Variable> {
     let Some((first, others)) = plan.shards.split_first() else { return Vec::new() };
     let is_everywhere = |variable: &&Variable| {
@@ -65,7 +66,7 @@ fn table(variables: &[&Variable]) -> String {
     table
 }
 
-/// The child's subcommand, and the flags that distinguish it from other children.
+/// The child's subcommand, and those of its flags that are in [`FLAGS`].
 fn short_argv(child: &ChildPlan) -> String {
     let words = child.argv.iter().map(|word| word.to_string_lossy());
     // Some arguments are a flag and its value in one word.

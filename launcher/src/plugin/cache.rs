@@ -1,7 +1,9 @@
-//! The folder of one version of one plugin. It is locked while a plugin is written, and readers never see half a file.
+//! The cache folder of one version of one plugin. It is locked while a plugin is written, and readers never see half a
+//! file.
 //!
-//! `<file name>` is the plugin. `<file name>.sha256` names the wheel that contained it. The latter is written last, so
-//! if both exist the plugin is complete. The next fetch overwrites what a killed fetch left.
+//! The file `<file name>` is the plugin. The file `<file name>.sha256` names the wheel that contained the plugin. It is
+//! written last, so the plugin is complete if both files exist and the hash in it is the pinned one. The next fetch
+//! overwrites the files that a killed fetch left.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::io::Write;
@@ -13,16 +15,16 @@ use devices::plugins::Plugin;
 use super::error::FetchError;
 use super::notice::say;
 
-/// The folder, locked by this fetch until dropped.
+/// The folder of a plugin. This fetch holds its lock until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct LockedFolder {
     path: PathBuf,
     plugin: &'static Plugin,
-    /// The system unlocks it when it is closed, however this process ends.
+    /// The open lock file. The system releases the lock when the file is closed, also when this process is killed.
     _lock: File,
 }
 
-/// A file that is written next to its destination, and removed unless it is moved there.
+/// A file that is written next to its destination. Unless it is then moved there, it is removed when dropped.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     file: File,
@@ -32,11 +34,11 @@ pub(crate) struct NewFile {
 }
 
 impl LockedFolder {
-    /// Makes the folder `<cache>/<package>-<version>` and waits while another fetch holds it. The wait ends with the
-    /// other process, even if a signal ends it.
+    /// Creates the folder `<cache>/<package>-<version>` and locks it, after waiting while another fetch holds the lock.
+    /// The wait ends when the other process ends, even if a signal ends it.
     ///
     /// # Errors
-    /// [`FetchError::Cache`] when the folder cannot be made or locked.
+    /// [`FetchError::Cache`] when the folder cannot be created or locked.
     pub(crate) fn lock(cache: &Path, plugin: &'static Plugin) -> Result<Self, FetchError> {
         let path = cache.join(plugin.versioned_name());
         std::fs::create_dir_all(&path).map_err(failed("create", &path))?;
@@ -54,21 +56,21 @@ impl LockedFolder {
         Ok(Self { path, plugin, _lock: lock })
     }
 
-    /// The path of the plugin. It may not exist.
+    /// The path of the plugin's file, which may not exist.
     pub(crate) fn plugin_path(&self) -> PathBuf {
         self.path.join(self.plugin.file_name)
     }
 
-    /// True if the plugin of the pinned wheel is complete.
+    /// True if the folder contains the complete plugin of the pinned wheel.
     pub(crate) fn is_complete(&self) -> bool {
         let stamp = std::fs::read_to_string(self.stamp_path()).unwrap_or_default();
         stamp.split_whitespace().next() == Some(self.plugin.wheel.sha256) && self.plugin_path().is_file()
     }
 
-    /// An empty folder to download into, in the same file system.
+    /// Creates an empty folder to download into, in the file system of the cache.
     ///
     /// # Errors
-    /// [`FetchError::Cache`] when the folder cannot be made.
+    /// [`FetchError::Cache`] when the folder cannot be created.
     pub(crate) fn download_folder(&self) -> Result<DownloadFolder, FetchError> {
         let path = self.path.join("download");
         if path.exists() {
@@ -78,7 +80,7 @@ impl LockedFolder {
         Ok(DownloadFolder { path })
     }
 
-    /// Creates the plugin's file, to be written and then placed.
+    /// Creates the file for the plugin, which the caller writes and then places.
     ///
     /// # Errors
     /// [`FetchError::Cache`] when the file cannot be created.
@@ -136,7 +138,7 @@ impl NewFile {
         self.file.write_all(bytes).map_err(failed("write", &self.path))
     }
 
-    /// Makes the file durable and moves it to its destination in one step.
+    /// Writes the file to the disk and renames it to its destination.
     ///
     /// # Errors
     /// [`FetchError::Cache`] when writing or moving fails.

@@ -1,10 +1,10 @@
-//! Errors of a fetch. Each message says what to do.
+//! Errors of fetching a plugin. Where the user can do something, the message says what.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-/// Every error of a fetch.
+/// The errors of fetching a plugin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error(
@@ -12,7 +12,7 @@ pub(crate) enum FetchError {
          --plugin-path"
     )]
     Machine { os: String, arch: String },
-    #[error("no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them")]
+    #[error("there is no cache folder, because neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them")]
     NoCache,
     #[error("cannot {action} {}: {source}{}", .path.display(), cache_advice(.source))]
     Cache { action: &'static str, path: PathBuf, source: io::Error },
@@ -32,7 +32,7 @@ pub(crate) enum FetchError {
     OtherWheel { wheel: &'static str },
     #[error("the wheel {} cannot be read: {source}", .path.display())]
     Wheel { path: PathBuf, source: io::Error },
-    #[error("sha256 of {} is {found}, expected {expected} ({wheel}); this is not the pinned wheel", .path.display())]
+    #[error("the sha256 of {} is {found}, but the pinned wheel {wheel} has {expected}; this is not the pinned wheel", .path.display())]
     Sha256 { path: PathBuf, found: String, expected: &'static str, wheel: &'static str },
     #[error("the wheel {} cannot be unpacked: {source}", .path.display())]
     Zip { path: PathBuf, source: zip::result::ZipError },

@@ -1,4 +1,4 @@
-//! `plugin fetch`: takes the pinned wheel, from pip or a file, and puts its shared library into the cache.
+//! `plugin fetch`: gets the pinned wheel from pip or from a file, and puts its shared library into the cache.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,23 +12,24 @@ use super::notice::{megabytes, say};
 use super::pip;
 use super::wheel::CheckedWheel;
 
-/// One fetch, with everything it depends on.
+/// The input of one fetch.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub(crate) plugin: &'static Plugin,
     /// The folder of all fetched plugins.
     pub(crate) cache: PathBuf,
-    /// A wheel that was downloaded elsewhere.
+    /// The path of a wheel that was downloaded elsewhere; `None` to download the wheel with pip.
     pub(crate) wheel: Option<PathBuf>,
-    /// The program that runs pip.
+    /// The Python interpreter that runs pip.
     pub(crate) python: OsString,
 }
 
 impl Fetch {
-    /// The fetch that the arguments ask for, on this machine.
+    /// Returns the fetch that the arguments ask for, with this machine's cache folder and `python3`.
     ///
     /// # Errors
-    /// [`FetchError::Machine`] for another kind of machine, [`FetchError::NoCache`] without a cache folder.
+    /// [`FetchError::Machine`] when the wheels are not for this kind of machine, [`FetchError::NoCache`] when there is
+    /// no cache folder.
     pub(crate) fn of_process(
         plugin: &'static Plugin,
         wheel: Option<&Path>,
@@ -43,10 +44,10 @@ impl Fetch {
         })
     }
 
-    /// Puts the plugin into the cache, unless it is there. A wheel from a file is checked in any case.
+    /// Puts the plugin into the cache unless it is already there. A wheel from a file is checked in any case.
     ///
     /// # Errors
-    /// The first failure. The cache is then as it was.
+    /// The first failure. The cache then contains no new plugin that counts as complete.
     pub(crate) fn run(&self) -> Result<(), FetchError> {
         let start = Instant::now();
         let given = self.wheel.as_deref().map(|path| self.check(path)).transpose()?;
@@ -93,7 +94,7 @@ impl Fetch {
     }
 }
 
-/// Checks that the pinned wheels, which contain machine code, are for this kind of machine.
+/// Checks that this kind of machine can run the machine code in the pinned wheels.
 pub(crate) fn check_machine(os: &str, arch: &str) -> Result<(), FetchError> {
     match (os, arch) {
         ("linux", "x86_64") => Ok(()),

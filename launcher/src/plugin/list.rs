@@ -6,7 +6,8 @@ use super::notice::megabytes;
 
 const HEADINGS: [&str; 5] = ["KIND", "PACKAGE", "VERSION", "SIZE", "FOUND"];
 
-/// The table, with aligned columns. The size is that of the file, or that of the wheel if no file was found.
+/// Returns the table with aligned columns. The size is that of the plugin's file, or that of its wheel if the file was
+/// not found.
 pub(crate) fn table(surroundings: &Surroundings) -> String {
     let headings = HEADINGS.map(str::to_owned);
     let rows: Vec<[String; 5]> =

@@ -8,7 +8,7 @@ pub(super) fn say(line: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// The bytes in megabytes of 10⁶, as pip counts them.
+/// Formats a number of bytes in megabytes of 10⁶ bytes, as pip does.
 pub(super) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

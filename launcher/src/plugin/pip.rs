@@ -1,4 +1,4 @@
-//! Downloads the pinned wheel with pip, so that the user's configuration, mirrors and proxies of pip apply.
+//! Downloads the pinned wheel with pip, so that the user's configuration of pip, its mirrors and its proxies apply.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use devices::plugins::{Plugin, Wheel};
 
 use super::error::FetchError;
 
-/// The number of last lines of pip's stderr that an error repeats.
+/// The maximum number of lines from the end of pip's stderr that an error contains.
 const NUM_LAST_LINES: usize = 6;
 
-/// Downloads the wheel into `folder` and returns its path. The wheel has not been checked.
+/// Downloads the wheel into `folder` and returns the wheel's path. The caller must check its hash.
 ///
 /// # Errors
 /// When there is no Python or no pip, when pip fails, and when it downloads another wheel.
@@ -19,7 +19,7 @@ pub(crate) fn download(python: &OsStr, plugin: &Plugin, folder: &Path) -> Result
     let wheel = plugin.wheel.file_name;
     let requirement = format!("{}=={}", plugin.package, plugin.version);
     let mut pip = Command::new(python);
-    // Otherwise Python would look for pip, and for the modules that pip imports, in the current folder first.
+    // Otherwise Python would look in the current folder first for pip and the modules that pip imports.
     pip.current_dir("/").arg("-I");
     pip.args(arguments(&plugin.wheel)).arg("--dest").arg(folder).arg(&requirement);
     let output = pip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
@@ -36,7 +36,8 @@ pub(crate) fn download(python: &OsStr, plugin: &Plugin, folder: &Path) -> Result
     if path.is_file() { Ok(path) } else { Err(FetchError::OtherWheel { wheel }) }
 }
 
-/// The arguments. The tags choose the pinned wheel, whichever Python runs pip.
+/// Returns the arguments for Python. The tags of the wheel in them make pip choose the pinned wheel, whichever Python
+/// runs pip.
 fn arguments(wheel: &Wheel) -> Vec<&'static str> {
     let Wheel { platform, python_version, implementation, abi, .. } = *wheel;
     let mut arguments = vec!["-m", "pip", "download", "--disable-pip-version-check", "--no-input"];
@@ -45,7 +46,7 @@ fn arguments(wheel: &Wheel) -> Vec<&'static str> {
     arguments
 }
 
-/// The last lines that are not empty, indented.
+/// Returns the last lines of pip's stderr that are not empty, indented.
 fn last_lines(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(NUM_LAST_LINES)..];

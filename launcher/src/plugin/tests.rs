@@ -1,4 +1,5 @@
-//! Fetches of tiny wheels, with a shell script as Python, and the contents of the cache afterwards.
+//! Tests of fetches. The wheels are tiny, a shell script stands in for Python, and the tests check the contents of the
+//! cache afterwards.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +30,7 @@ impl Fixture {
         Self::with_member(MEMBER)
     }
 
-    /// A wheel that contains `member`, while the plugin expects [`MEMBER`].
+    /// Returns a fixture whose wheel contains `member`, while the plugin expects [`MEMBER`].
     fn with_member(member: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let contents: Vec<u8> = (0..3_000_000_u32).flat_map(|number| (number % 1000).to_le_bytes()).collect();
@@ -57,7 +58,7 @@ impl Fixture {
         self.folder.path().join(name)
     }
 
-    /// A fetch whose Python is the script `python` of this folder.
+    /// Returns a fetch that runs the script `python` in this folder as Python.
     fn fetch(&self, wheel: Option<&str>) -> Fetch {
         Fetch {
             plugin: self.plugin,
@@ -89,9 +90,9 @@ impl Fixture {
         assert_eq!(self.cached("plugin.so").metadata().unwrap().permissions().mode() & 0o777, 0o644);
     }
 
-    /// Makes `python` a script with this body. In it `$dest` is pip's `--dest` and `$here` this folder. A child writes
-    /// the script: children of other tests would inherit a file that this process has open for writing, and a file open
-    /// for writing cannot be executed.
+    /// Writes the script `python` with this body. In the script, `$dest` is pip's `--dest` and `$here` is this folder.
+    /// A child process writes the script. If this process had it open for writing, children of other tests would
+    /// inherit the open file, and a file that is open for writing cannot be executed.
     fn python(&self, body: &str) {
         let here = self.folder.path().display();
         let find_dest = r#"for word; do [ "$last" = --dest ] && dest=$word; last=$word; done"#;

@@ -12,10 +12,10 @@ use zip::result::ZipError;
 use super::cache::NewFile;
 use super::error::FetchError;
 
-/// The bytes of one read.
+/// The maximum number of bytes of one read.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A wheel whose hash is the pinned one.
+/// An open wheel whose hash is the pinned one.
 #[derive(Debug)]
 pub(crate) struct CheckedWheel {
     file: File,

@@ -1,7 +1,8 @@
-//! Flags of text-generation-inference's launcher that this server accepts but does not act on. For each of them the
-//! user is told what happens.
+//! Flags of text-generation-inference's launcher that this server accepts but does not implement. For each flag that is
+//! given, the server logs what happens, or refuses to start.
 //!
-//! Door: [`TgiArgs`]. `table.rs` has one row for each flag. The flag's environment variable counts as the flag.
+//! Door: [`TgiArgs`]. `table.rs` has one row for each flag. Setting the flag's environment variable counts as giving
+//! the flag.
 
 mod table;
 
@@ -10,11 +11,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use self::table::{Row, TABLE, Verdict};
 
-/// The flags that were given, except those with a value that asks for nothing.
+/// The flags of the table that were given, except those whose value asks for the default behaviour.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TgiArgs(Vec<Given>);
 
-/// A flag that was given.
+/// A flag that was given, with true if it came from its environment variable.
 #[derive(Debug, Clone, Copy)]
 struct Given {
     row: &'static Row,
@@ -22,18 +23,17 @@ struct Given {
 }
 
 impl TgiArgs {
-    /// The reasons not to start: one sentence for each flag without which responses would differ from what was asked
-    /// for.
+    /// The reasons not to start: one sentence for each flag that must not be ignored.
     pub(crate) fn refusals(&self) -> Vec<String> {
         self.sentences(Verdict::Refused)
     }
 
-    /// The warnings: one sentence for each flag that would have had a use.
+    /// The warnings: one sentence for each flag that has no effect although the user may miss it.
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.sentences(Verdict::Missing)
     }
 
-    /// One sentence for each flag that changes nothing.
+    /// The notes: one sentence for each flag that is not needed here.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.sentences(Verdict::Harmless)
     }
@@ -44,7 +44,7 @@ impl TgiArgs {
 }
 
 impl Given {
-    /// The sentence about a flag. It never contains the value, because some are secrets.
+    /// Returns the sentence about a flag. It never contains the flag's value, because some values are secrets.
     fn sentence(&self) -> String {
         let Row { flag, verdict, reason, .. } = self.row;
         let name = match (self.is_variable, self.row.variable()) {
@@ -90,7 +90,7 @@ impl clap::FromArgMatches for TgiArgs {
 }
 
 impl Row {
-    /// The flag. Its value is optional, because some flags of TGI have one and some do not.
+    /// Returns the flag for clap. Its value is optional, because some flags of TGI have a value and some do not.
     fn arg(&self) -> Arg {
         let arg = Arg::new(self.flag).long(self.flag).hide(true).hide_env_values(true);
         let arg = arg.action(ArgAction::Append).num_args(0..=1).default_missing_value("true");

@@ -1,15 +1,16 @@
-//! To add a flag of TGI that is accepted and not acted on: one row in [`TABLE`], with its reason.
+//! To add a flag of TGI that is accepted but not implemented: add one row to [`TABLE`], with its reason, and the same
+//! row to `docs/compatibility.md`.
 
 use std::fmt;
 
-/// The effect of a flag.
+/// The effect of giving a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing is lost without it.
+    /// The flag is not needed: the user loses nothing because it is ignored.
     Harmless,
-    /// Something is lost, but responses are the same.
+    /// The flag is ignored with a warning: the user loses something, but responses are the same.
     Missing,
-    /// Responses, or the use of memory, would differ from what was asked for, so the server does not start.
+    /// The server does not start, because responses or the use of memory would differ from what the user asked for.
     Refused,
 }
 
@@ -20,14 +21,14 @@ pub(super) struct Row {
     pub(super) short: Option<char>,
     pub(super) verdict: Verdict,
     pub(super) reason: &'static str,
-    /// A value, besides those that mean no, that asks for the default behaviour.
+    /// A value, in addition to [`NO`], that asks for the default behaviour.
     neutral: Option<f64>,
 }
 
 /// Values that mean no, in lower case.
 const NO: [&str; 5] = ["", "0", "false", "no", "off"];
 
-/// Every flag of TGI that this server does not act on.
+/// The flags of TGI that this server accepts but does not implement.
 pub(super) const TABLE: [Row; 19] = [
     Row::new("cuda-graphs", Verdict::Harmless, "programs are compiled for their batch sizes before the port opens"),
     Row::new("disable-custom-kernels", Verdict::Harmless, "the device chooses its kernels"),
@@ -42,13 +43,17 @@ pub(super) const TABLE: [Row; 19] = [
     Row::new("otlp-endpoint", Verdict::Missing, "no spans are exported; log lines have `trace_id` and `parent_id`"),
     Row::new("otlp-service-name", Verdict::Missing, "no spans are exported; log lines have `trace_id` and `parent_id`"),
     Row::new("prometheus-port", Verdict::Missing, "metrics are at /metrics of --port, and no second port is opened"),
-    Row::new("speculate", Verdict::Missing, "tokens are not guessed ahead; responses are the same without it"),
+    Row::new(
+        "speculate",
+        Verdict::Missing,
+        "speculative decoding is not implemented; responses are the same without it",
+    ),
     Row {
         neutral: Some(1.0),
         ..Row::new(
             "cuda-memory-fraction",
             Verdict::Refused,
-            "the share of a GPU cannot be limited; limit its largest part with --kv-cache-memory, such as 60%",
+            "the memory of a GPU cannot be limited as a whole; limit its largest part with --kv-cache-memory, such as 60%",
         )
     },
     Row::new(
@@ -60,17 +65,17 @@ pub(super) const TABLE: [Row; 19] = [
     Row::new(
         "ngrok",
         Verdict::Refused,
-        "no tunnel is opened; leave it out and run the program `ngrok http` with the value of --port",
+        "no tunnel is opened; leave --ngrok out and run the program `ngrok http` with the value of --port",
     ),
     Row::new(
         "rope-factor",
         Verdict::Refused,
-        "positions are scaled as the model says; write `rope_scaling` into its config.json, and leave it out here",
+        "positions are scaled as the model says; write `rope_scaling` into its config.json, and leave this flag out",
     ),
     Row::new(
         "rope-scaling",
         Verdict::Refused,
-        "positions are scaled as the model says; write `rope_scaling` into its config.json, and leave it out here",
+        "positions are scaled as the model says; write `rope_scaling` into its config.json, and leave this flag out",
     ),
 ];
 
@@ -79,12 +84,13 @@ impl Row {
         Self { flag, short: None, verdict, reason, neutral: None }
     }
 
-    /// The environment variable of the flag. ENV is not one of TGI's variables, and other programs use it.
+    /// The environment variable of the flag. `--env` has none: ENV is not one of TGI's variables, and other programs
+    /// use it.
     pub(super) fn variable(&self) -> Option<String> {
         (self.flag != "env").then(|| self.flag.to_uppercase().replace('-', "_"))
     }
 
-    /// True if the value asks for what happens without the flag.
+    /// True if the value asks for the behaviour without the flag.
     pub(super) fn asks_for_nothing(&self, value: &str) -> bool {
         let value = value.trim().to_lowercase();
         NO.contains(&value.as_str()) || (self.neutral.is_some() && value.parse().ok() == self.neutral)

@@ -1,5 +1,5 @@
-//! The user's settings for TPUs in the environment: chips, hosts, bounds and addresses, and where they contradict a
-//! plan.
+//! The user's settings for TPUs in environment variables: chips, hosts, bounds and addresses. A setting that
+//! contradicts a plan is found here.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::tpu::bounds::Bounds;
 use crate::tpu::shape::Shape;
 use crate::tpu::{FIRST_PORT, Request};
 
-/// Variables that are read here and never set.
+/// Variables that are read here and that the launcher sets for no child.
 pub(crate) const INPUTS: [&str; 3] = ["TPU_TOPOLOGY", "TPU_VISIBLE_DEVICE_PATHS", "TPU_PROCESS_ADDRESSES_PATH"];
 
 /// Variables that libtpu prefers to those of a plan, and what to set instead.
@@ -16,12 +16,12 @@ const OVERRIDING: [(&str, &str); 2] = [
     ("TPU_PROCESS_ADDRESSES_PATH", "list the addresses in TPU_PROCESS_ADDRESSES"),
 ];
 
-/// The settings about the slice.
+/// The user's settings about the slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// The local indices of the chips that may be used.
     pub(crate) visible: Vec<u32>,
-    /// True if the user named them.
+    /// True if the user named the visible chips.
     pub(crate) sets_visible_chips: bool,
     pub(crate) hosts: Vec<String>,
     pub(crate) worker_id: u32,
@@ -34,7 +34,7 @@ impl Asked {
     /// Reads the variables.
     ///
     /// # Errors
-    /// All values that cannot be read.
+    /// One error for each value that is invalid.
     pub(crate) fn read(request: &Request<'_>) -> Result<Self, Vec<String>> {
         let hosts = hosts(request);
         let num_hosts = hosts.as_ref().map_or(1, Vec::len);
@@ -53,8 +53,8 @@ impl Asked {
         }
     }
 
-    /// Replaces the bounds of processes, and of chips per process, by the user's own where these fit. The others are
-    /// errors, or notes for the older names.
+    /// Replaces the process bounds and the bounds of chips per process with the user's own if the product of these is
+    /// that of the plan. Otherwise the value is an error or, under the variable's older name, a note.
     pub(crate) fn bounds(&self, request: &Request<'_>, shape: &mut Shape, errors: &mut Vec<String>) {
         let num_chips = shape.chips_per_process.product();
         for (bounds, [name, old_name], expected, of) in [
@@ -79,7 +79,8 @@ impl Asked {
                 },
                 (None, Some(text)) => match fitting(text) {
                     Some(yours) => *bounds = yours,
-                    // GKE sets the older names for one process with all chips, whatever processes a pod then starts.
+                    // GKE sets the older names for one process with all chips, even if a pod then starts several
+                    // processes.
                     None => shape.notes.push(format!(
                         "{old_name} is {text:?}, but this plan needs {bounds}, which its processes get in {name}"
                     )),
@@ -89,9 +90,9 @@ impl Asked {
         }
     }
 
-    /// The `host:port` of every process of the slice.
+    /// Returns the `host:port` of every process of the slice, in order.
     ///
-    /// Several hosts cannot agree on free ports, so their ports are fixed.
+    /// With several hosts the ports are fixed, because the hosts cannot agree on free ones.
     pub(crate) fn addresses(&self, request: &Request<'_>) -> Result<Vec<String>, String> {
         let num_local = request.num_shard as usize;
         let num_processes = num_local * self.hosts.len();
@@ -120,8 +121,8 @@ impl Asked {
         Ok(request.ports.iter().take(num_local).map(|port| format!("localhost:{port}")).collect())
     }
 
-    /// Checks variables that must differ between processes: with several shards they must be unset, and with one shard
-    /// they must have the planned value.
+    /// Checks the variables that must differ between processes, and returns the errors. With several shards these
+    /// variables must be unset; with one shard they must have the planned value.
     pub(crate) fn check_private(&self, request: &Request<'_>, addresses: &[String]) -> Vec<String> {
         let own = addresses.get(self.worker_id as usize).filter(|_| request.num_shard == 1);
         let port = own.and_then(|address| address.rsplit_once(':')).map(|(_, port)| port.to_owned());
@@ -204,13 +205,13 @@ fn hosts(request: &Request<'_>) -> Result<Vec<String>, String> {
 fn worker_id(request: &Request<'_>, num_hosts: usize) -> Result<u32, String> {
     match request.environment.get("TPU_WORKER_ID") {
         None if num_hosts > 1 => Err(format!(
-            "TPU_WORKER_HOSTNAMES names {num_hosts} hosts: set TPU_WORKER_ID to the number of this one, from 0"
+            "TPU_WORKER_HOSTNAMES names {num_hosts} hosts: set TPU_WORKER_ID to the index of this host in that list, from 0"
         )),
         None => Ok(0),
         Some(text) => text.parse().ok().filter(|id| (*id as usize) < num_hosts).ok_or_else(|| {
             let last = num_hosts - 1;
             format!(
-                "TPU_WORKER_ID is {text:?}, but TPU_WORKER_HOSTNAMES names {num_hosts} host(s): allowed is 0 to {last}"
+                "TPU_WORKER_ID is {text:?}, but TPU_WORKER_HOSTNAMES names {num_hosts} host(s): it must be a number from 0 to {last}"
             )
         }),
     }

@@ -1,16 +1,17 @@
-//! Sizes along x, y and z, and for chips with two devices along the cores. libtpu calls them bounds.
+//! Bounds, as libtpu calls the sizes of a slice or of a part of it along x, y and z. If each process owns a single core
+//! of a chip, there is a fourth size, the number of cores.
 
 use std::fmt;
 
-/// Three sizes, or four if processes own single cores.
+/// Three sizes (x, y, z), or four (and cores) if each process owns a single core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bounds(Vec<u32>);
 
 impl Bounds {
-    /// The shape of `num_chips` chips on one host; `None` for a count that no host has.
+    /// The shape of `num_chips` chips on one host; `None` for a number of chips that no host has.
     ///
-    /// Sources disagree about 8: GKE's device plugin says 2,4,1, one of JAX's tests 4,2,1. `TPU_TOPOLOGY` overrides
-    /// this.
+    /// Sources disagree about 8 chips: GKE's device plugin says 2,4,1, and one of JAX's tests says 4,2,1.
+    /// `TPU_TOPOLOGY` overrides this choice.
     pub(crate) fn of_chips(num_chips: u32) -> Option<Self> {
         let sizes = match num_chips {
             1 => [1, 1, 1],
@@ -22,7 +23,8 @@ impl Bounds {
         Some(Self(sizes.to_vec()))
     }
 
-    /// The shape that Cloud TPU gives to a slice of `num_chips` chips on several hosts, if there is only one.
+    /// The shape that Cloud TPU gives to a slice of `num_chips` chips on several hosts; `None` if several shapes are
+    /// possible or none is known. `is_flat` is true for generations whose slices have two dimensions.
     pub(crate) fn of_slice(num_chips: u32, is_flat: bool) -> Option<Self> {
         let sizes = match (is_flat, num_chips) {
             (true, 8) => [2, 4, 1],
@@ -40,7 +42,8 @@ impl Bounds {
         Some(Self(sizes.to_vec()))
     }
 
-    /// Parses `2,2,1` (separator `,`) or a topology such as `4x4` (separator `x`). Two sizes get a third, 1.
+    /// Parses bounds such as `2,2,1` (separator `,`) or a topology such as `4x4` (separator `x`). If there are two
+    /// sizes, a third size of 1 is added.
     pub(crate) fn parse(text: &str, separator: char) -> Option<Self> {
         let sizes = text.split(separator).map(|size| size.trim().parse().ok().filter(|size| *size > 0));
         let mut sizes: Vec<u32> = sizes.collect::<Option<_>>()?;
@@ -60,25 +63,26 @@ impl Bounds {
         self.0.len()
     }
 
-    /// The number of `part`s along each dimension; `None` if they do not fill it.
+    /// The number of parts of the shape `part` along each dimension; `None` if they do not fill a dimension exactly.
     pub(crate) fn divided_by(&self, part: &Self) -> Option<Self> {
         let sizes = self.0.iter().zip(&part.0).map(|(whole, part)| whole.is_multiple_of(*part).then_some(whole / part));
         Some(Self(sizes.collect::<Option<_>>()?))
     }
 
-    /// The product in each dimension.
+    /// The bounds whose sizes are the products of the sizes of `self` and `other` in each dimension.
     pub(crate) fn times(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(a, b)| a * b).collect())
     }
 
-    /// The same with a fourth size.
+    /// The same bounds with a fourth size, the number of cores.
     pub(crate) fn with_cores(mut self, num_cores: u32) -> Self {
         self.0.push(num_cores);
         self
     }
 
-    /// The dimensions of a slice that are rings, as libtpu reads them: on flat generations those of size 16, on others
-    /// all if each is at least 4.
+    /// Which dimensions of a slice wrap around (their ends are connected), in libtpu's form, such as
+    /// `true,false,false`. On flat generations a dimension of size 16 wraps around; on others all three do if each has
+    /// at least size 4.
     pub(crate) fn wrap(&self, is_flat: bool) -> String {
         let is_large = self.0.iter().all(|size| *size >= 4);
         let wraps = self.0.iter().take(3).map(|size| if is_flat { *size == 16 } else { is_large });

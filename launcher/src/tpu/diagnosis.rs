@@ -1,8 +1,8 @@
-//! Finds what keeps a shard from its chips, before it starts: missing rights, a chip in use, a lock that another
-//! process holds.
+//! Finds reasons why a shard cannot open its chips, before the shard starts: missing rights, a chip in use, or a lock
+//! that another process holds.
 //!
-//! Door: [`check`]. libtpu reports most of this too, but minutes later, in other words, or not at all. Nothing is
-//! changed: a file that another user may own is never removed.
+//! Door: [`check`]. libtpu reports most of these problems too, but minutes later, in other words, or not at all. The
+//! check removes no file, because a file may belong to another user.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -12,13 +12,15 @@ use devices::tpu::Chip;
 use rustix::fs::{Access, OFlags};
 use rustix::process::{Flock, FlockOffsetType, FlockType};
 
-/// libtpu holds a POSIX lock on this file while it may use chips. The file remains afterwards.
+/// The file on which libtpu holds a POSIX lock while its process may use chips. The file remains when the lock is
+/// released.
 const LOCK_FILE: &str = "tmp/libtpu_lockfile";
-/// The limit that GKE gives its TPU pods.
+/// The limit on locked memory of TPU pods on GKE. A lower limit causes a warning.
 const MEMLOCK_BYTES: u64 = 64 << 30;
+/// The maximum number of characters of a command line in a message.
 const MAX_COMMAND_CHARS: usize = 100;
 
-/// The things to check.
+/// The input of a check: the chips that a launch opens, and the state of the machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inspection<'a> {
     /// The root of the file system: `/` except in tests.
@@ -38,7 +40,7 @@ pub(crate) struct Diagnosis {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A process that has a file open.
+/// A process that has a file of a TPU open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Holder {
     pid: u32,
@@ -46,7 +48,7 @@ struct Holder {
     file: PathBuf,
 }
 
-/// Finds all problems.
+/// Finds all problems that prevent a launch from using its chips, and those that deserve a warning.
 pub(crate) fn check(inspection: &Inspection<'_>) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
     let (holders, num_hidden) = holders(inspection.root);
@@ -104,7 +106,7 @@ fn is_tpu_file(file: &Path) -> bool {
     is_accel || file.starts_with("/dev/vfio") || file == Path::new("/").join(LOCK_FILE)
 }
 
-/// The command line, shortened.
+/// Returns the command line of a process, shortened to [`MAX_COMMAND_CHARS`].
 fn command(process: &Path) -> String {
     let line = fs::read(process.join("cmdline")).unwrap_or_default();
     let words: Vec<_> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
@@ -112,19 +114,22 @@ fn command(process: &Path) -> String {
     if text.is_empty() { "no command line".to_owned() } else { text.chars().take(MAX_COMMAND_CHARS).collect() }
 }
 
-/// True if another process has the node open. A VFIO group can be opened only once, and opening it has no other effect.
+/// True if another process has the chip's VFIO group open. A group can be opened only once, and the check has no other
+/// effect than opening it for a moment.
 fn is_busy(node: &Path, path: &Path) -> bool {
     let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
     let open = || OpenOptions::new().read(true).write(true).custom_flags(flags.cast_signed()).open(path);
     node.starts_with("/dev/vfio") && open().is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
 }
 
-/// Returns why libtpu cannot take its lock. A file without a lock is no problem if libtpu may open it.
+/// Returns the reason why libtpu cannot take its lock; `None` if it can. A lock file that exists is no problem if no
+/// process holds the lock and this user may open the file.
 fn lock(root: &Path, holders: &[Holder]) -> Option<String> {
     let place = Path::new("/").join(LOCK_FILE);
     let path = root.join(LOCK_FILE);
     let owner = fs::symlink_metadata(&path).ok()?.uid();
-    // Opened as libtpu does: in a sticky folder the kernel may refuse another user's file whatever its mode.
+    // The file is opened with the same flags as in libtpu, because in a sticky folder the kernel may refuse another
+    // user's file whatever its mode.
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(&path);
     let pid = file.as_ref().ok().and_then(lock_holder);
@@ -132,7 +137,7 @@ fn lock(root: &Path, holders: &[Holder]) -> Option<String> {
     let open_by = holders.iter().find(|holder| holder.file == place);
     match (file, pid, open_by) {
         (Ok(_), Some(pid), _) => Some(format!(
-            "process {pid} ({}) holds {}: it uses TPU chips of this host; end it first",
+            "process {pid} ({}) holds the lock {} and uses TPU chips of this host: end that process first",
             holder(&pid).unwrap_or("another user's, or in another container"),
             place.display()
         )),
@@ -149,7 +154,8 @@ fn lock(root: &Path, holders: &[Holder]) -> Option<String> {
     }
 }
 
-/// The process that has a lock on the file; 0 if it is in another container.
+/// Returns the id of the process that holds a lock on the file; 0 if that process is in another container; `None` if
+/// there is no lock.
 fn lock_holder(file: &File) -> Option<u32> {
     let whole = Flock { start: 0, length: 0, pid: None, typ: FlockType::WriteLock, offset_type: FlockOffsetType::Set };
     let held = rustix::process::fcntl_getlk(file, &whole).ok()??;
@@ -227,7 +233,7 @@ mod tests {
     #[test]
     fn a_lock_that_cannot_be_opened_names_the_file_and_its_owner() {
         let machine = Machine::new("0x006f", 1);
-        // A folder in place of the file: the superuser cannot open that for writing either.
+        // There is a folder in place of the file, because even the superuser cannot open a folder for writing.
         fs::create_dir_all(machine.root().join(LOCK_FILE)).unwrap();
         let errors = check_all(&machine, true).errors;
         assert!(
@@ -253,7 +259,8 @@ mod tests {
         assert_eq!(warnings(&old, Some(8 << 20)), Vec::<String>::new());
     }
 
-    /// Holds the lock of the file that the variable names until stdin ends. A no-op when run as a test.
+    /// Holds a lock on the file that `HILO_TEST_LOCK_FILE` names until stdin ends. Another test starts this one as a
+    /// child process; in a normal test run this test does nothing.
     #[test]
     fn holds_a_lock_for_another_test() {
         let Some(path) = std::env::var_os("HILO_TEST_LOCK_FILE") else { return };

@@ -1,8 +1,9 @@
-//! Assigns the chips of a TPU slice to processes, and finds the values with which libtpu connects them.
+//! Assigns the chips of a TPU slice to processes, and computes the values with which libtpu connects the processes.
 //!
 //! Doors: [`Slice::plan`], which is pure; [`Member`], one process of a slice; [`free_ports`] and [`diagnosis`], which
-//! look at the machine. Forms: one process on one, some or all chips of a host; a process per chip; on tpu7x a process
-//! per core. Each is on one host or, with one launcher per host, on several.
+//! look at the machine. A host has one of these forms: one process that opens one, some or all chips; one process per
+//! chip; or, on tpu7x, one process per core. A slice may have several hosts of the same form, with one launcher per
+//! host.
 
 mod asked;
 mod bounds;
@@ -33,35 +34,36 @@ pub(crate) struct Request<'a> {
     /// The chips of this host, by their local index.
     pub(crate) chips: &'a [Chip],
     pub(crate) environment: &'a Environment,
-    /// Free ports, one per shard. Not used for several hosts, which must agree on ports.
+    /// Free ports, one per shard. They are not used for a slice of several hosts, because these must agree on ports.
     pub(crate) ports: &'a [u16],
 }
 
-/// A TPU slice as libtpu sees it. It is the same for all its processes.
+/// A TPU slice as libtpu sees it, and the part of it that this host has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slice {
     generation: Generation,
     pub(crate) process_bounds: Bounds,
     pub(crate) chips_per_process: Bounds,
-    /// A name such as `v6e-8`.
+    /// The name of the slice's type, such as `v6e-8`.
     pub(crate) accelerator_type: String,
     /// All hosts of the slice, in order.
     pub(crate) hosts: Vec<String>,
     pub(crate) worker_id: u32,
-    /// The `host:port` of every process; `None` for a single process that has the host to itself.
+    /// The `host:port` of every process of the slice; `None` for a single process that has its host to itself.
     pub(crate) addresses: Option<Vec<String>>,
-    /// The dimensions that are rings, for slices of several hosts.
+    /// Which of the three dimensions wrap around (their ends are connected), in libtpu's form, such as
+    /// `true,false,false`; `None` for a slice of one host.
     pub(crate) wrap: Option<String>,
-    /// True if other processes may use chips of this host.
+    /// True if several processes may use chips of this host: several shards, or a launch that leaves some chips free.
     pub(crate) shares_host: bool,
-    /// The local indices of the chips of each process of this host, or of the cores if a process has one.
+    /// For each process of this host, the local indices of its chips, or of its core if it has only one.
     visible: Vec<Vec<u32>>,
     sets_visible_chips: bool,
     /// The ports of libtpu's metrics, one for each chip of this host.
     metrics_ports: Option<Vec<String>>,
     /// The local indices of the chips that this launch opens.
     pub(crate) chips: Vec<usize>,
-    /// Notes for the user about this plan.
+    /// Notes about this plan that are shown to the user.
     pub(crate) notes: Vec<String>,
 }
 
@@ -74,11 +76,11 @@ pub(crate) struct Member<'a> {
 }
 
 impl Slice {
-    /// Plans the processes of this host.
+    /// Plans the processes that this host has in the slice.
     ///
     /// # Errors
-    /// All problems: counts that no form has, and values in the environment that contradict the plan and must not be
-    /// overridden.
+    /// Problems that were found: chips or numbers of processes that no form allows, and values in the environment that
+    /// contradict the plan and must not be overridden.
     pub(crate) fn plan(request: &Request<'_>) -> Result<Self, Vec<String>> {
         let generation = generation(request.chips)?;
         let asked = Asked::read(request)?;
@@ -123,24 +125,24 @@ impl Slice {
         (0..self.visible.len()).map(|local| Member { slice: self, local })
     }
 
-    /// True if libtpu must be told to make the two cores of a chip two devices.
+    /// True if libtpu needs a flag to make the two cores of a chip two devices.
     pub(crate) fn splits_chips(&self) -> bool {
         self.generation == Generation::V5p
     }
 
-    /// The setting that makes the two cores of a v4 chip one device. Other generations need none.
+    /// The value of `TPU_MEGACORE` that makes the two cores of a v4 chip one device; `None` for other generations.
     pub(crate) fn megacore(&self) -> Option<&'static str> {
         (self.generation == Generation::V4).then_some("megacore_dense")
     }
 }
 
 impl Member<'_> {
-    /// The index of this process in the slice; `None` for a single process that has the host to itself.
+    /// The index of this process in the slice; `None` for a single process that has its host to itself.
     pub(crate) fn task_id(&self) -> Option<usize> {
         self.slice.addresses.as_ref().map(|_| self.slice.worker_id as usize * self.slice.visible.len() + self.local)
     }
 
-    /// The port on which this process listens.
+    /// The port on which this process listens for the others; `None` for a single process that has its host to itself.
     pub(crate) fn port(&self) -> Option<&str> {
         let address = self.slice.addresses.as_ref()?.get(self.task_id()?)?;
         address.rsplit_once(':').map(|(_, port)| port)
@@ -153,7 +155,8 @@ impl Member<'_> {
         Some(chips.map(String::as_str).collect::<Vec<_>>().join(","))
     }
 
-    /// The chips that this process opens; `None` if it opens all and the user named none.
+    /// The indices of the chips (or of the core) that this process opens, as a list with commas; `None` if it opens all
+    /// chips and the user named none.
     pub(crate) fn visible(&self) -> Option<String> {
         let indices: Vec<String> = self.slice.visible[self.local].iter().map(u32::to_string).collect();
         self.slice.sets_visible_chips.then(|| indices.join(","))
@@ -168,7 +171,7 @@ pub(crate) fn devices_per_chip(generation: Generation) -> u32 {
     }
 }
 
-/// The generation of the chips. All must have the same.
+/// Returns the generation of the chips. It is an error if they have several generations or one that is not supported.
 fn generation(chips: &[Chip]) -> Result<Generation, Vec<String>> {
     let Some(first) = chips.first() else { return Err(vec!["this machine has no TPU chip".to_owned()]) };
     if let Some(other) = chips.iter().find(|chip| chip.generation != first.generation) {
@@ -180,7 +183,7 @@ fn generation(chips: &[Chip]) -> Result<Generation, Vec<String>> {
             Ok(first.generation)
         }
         Generation::V2OrV3 | Generation::Tpu8i | Generation::Tpu8t => Err(vec![format!(
-            "this machine has TPU {} chips, which are not supported; supported are v4, v5e, v5p, v6e, tpu7x",
+            "this machine has TPU {} chips, which are not supported; only v4, v5e, v5p, v6e and tpu7x are",
             first.generation.name()
         )]),
     }

@@ -1,11 +1,12 @@
-//! Free ports for the processes of a slice. They are found before planning, because a plan touches nothing.
+//! Finds free ports for the processes of a slice, before the plan is made, because planning itself looks at no socket.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
-/// The port that other programs give to the first process (torch_xla), and the first port on hosts of a larger slice.
+/// The first port to try. Other programs, such as torch_xla, give this port to the first process. In a slice of several
+/// hosts, the first process of each host has this port.
 pub(crate) const FIRST_PORT: u16 = 8476;
 
-/// Returns the first `count` ports from `first` on that nothing listens on, except `taken`; fewer if there are no more.
+/// Returns the first `count` free ports from `first` on, without `taken`; fewer if there are not enough.
 ///
 /// The ports are not reserved. If another program takes one before the process starts, the process fails.
 pub(crate) fn free_ports(first: u16, count: usize, taken: u16) -> Vec<u16> {
@@ -13,7 +14,7 @@ pub(crate) fn free_ports(first: u16, count: usize, taken: u16) -> Vec<u16> {
 }
 
 fn is_free(port: u16) -> bool {
-    // With IPv6 the first socket listens on both.
+    // If the system has IPv6, the first address covers IPv4 too.
     let places = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
     TcpListener::bind(&places[..]).is_ok()
 }

@@ -1,4 +1,5 @@
-//! From counts to shapes: the allowed counts of processes and devices, and the bounds of each.
+//! Computes the shape of a plan from the number of processes and of devices per process, and checks that these numbers
+//! are allowed.
 
 use devices::tpu::Generation;
 
@@ -6,19 +7,19 @@ use crate::tpu::asked::Asked;
 use crate::tpu::bounds::Bounds;
 use crate::tpu::{Request, devices_per_chip};
 
-/// The largest number of devices on a host.
+/// The maximum number of devices on a host.
 const MAX_DEVICES_PER_HOST: u32 = 16;
 
-/// The share of one process.
+/// The part of a host that one process owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// All devices of this many chips.
+    /// All devices of this number of chips.
     Chips(u32),
     /// One of the two devices of a chip. Another process owns the other device.
     Core,
 }
 
-/// The processes of one host.
+/// The processes of one host and the shapes of their chips.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Local {
     form: Form,
@@ -31,7 +32,7 @@ struct Local {
     processes: Bounds,
 }
 
-/// The shape of a plan.
+/// The shape of a plan: the used chips, and how the processes of the slice share them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape {
     generation: Generation,
@@ -41,17 +42,18 @@ pub(crate) struct Shape {
     pub(crate) chips: Vec<u32>,
     pub(crate) process_bounds: Bounds,
     pub(crate) chips_per_process: Bounds,
-    /// The dimensions that are rings, for slices of several hosts.
+    /// Which of the three dimensions wrap around, as in [`Bounds::wrap`]; `None` for a slice of one host.
     pub(crate) wrap: Option<String>,
-    /// Notes for the user.
+    /// Notes that are shown to the user.
     pub(crate) notes: Vec<String>,
 }
 
 impl Shape {
-    /// The shape for a request.
+    /// Returns the shape for a request.
     ///
     /// # Errors
-    /// When no form has these counts (the message lists the allowed ones), or the shape of the slice is unknown.
+    /// When no form has these numbers of processes and devices (the message lists the allowed ones), when the shape of
+    /// the slice is unknown, or when the hosts do not fill the slice.
     pub(crate) fn of(request: &Request<'_>, generation: Generation, asked: &Asked) -> Result<Self, String> {
         let local = Local::of(request.num_shard, request.devices_per_shard, generation, asked)
             .ok_or_else(|| no_such_form(request, generation, asked))?;
@@ -82,14 +84,15 @@ impl Shape {
         })
     }
 
-    /// A name such as `v6e-8`. For v5e and v6e the number counts chips, for others cores, two per chip.
+    /// The name of the slice's type, such as `v6e-8`. For v5e and v6e the number counts chips; for other generations it
+    /// counts cores, two per chip.
     pub(crate) fn accelerator_type(&self) -> String {
         let num_chips = self.chips.len() * self.num_hosts;
         let name = if self.generation == Generation::V5e { "v5litepod" } else { self.generation.name() };
         format!("{name}-{}", if is_flat(self.generation) { num_chips } else { 2 * num_chips })
     }
 
-    /// The indices that each process of this host opens: of chips, or of one core.
+    /// For each process of this host, the local indices of the chips that it opens, or of its core.
     pub(crate) fn visible(&self) -> Vec<Vec<u32>> {
         match self.form {
             Form::Chips(count) => self.chips.chunks(count as usize).map(<[u32]>::to_vec).collect(),
@@ -99,13 +102,15 @@ impl Shape {
 }
 
 impl Local {
-    /// The form of `num_shard` processes with `devices_per_shard` devices each on one host, if there is one.
+    /// Returns the layout of `num_shard` processes with `devices_per_shard` devices each on one host, or `None` if
+    /// there is none.
     fn of(num_shard: u32, devices_per_shard: u32, generation: Generation, asked: &Asked) -> Option<Self> {
         let per_chip = devices_per_chip(generation);
         let (form, num_chips) = match devices_per_shard {
-            // A single process sees both devices of its chip and uses the first.
+            // A single process opens one chip. If the chip has two devices, the process sees both and uses the first.
             1 if num_shard == 1 => (Form::Chips(1), 1),
-            // For other generations no system is known to give the cores of a chip to two processes.
+            // Only tpu7x allows this: no system is known that gives the cores of one chip of another generation to two
+            // processes.
             1 if generation == Generation::Tpu7x => (Form::Core, num_shard.is_multiple_of(2).then_some(num_shard / 2)?),
             devices => {
                 let chips = devices.is_multiple_of(per_chip).then_some(devices / per_chip)?;
@@ -176,7 +181,7 @@ fn no_such_form(request: &Request<'_>, generation: Generation, asked: &Asked) ->
     )
 }
 
-/// Notes about choices on which sources disagree, or which no system is known to use.
+/// Notes about choices on which sources disagree, that no other system is known to make, or that leave a device idle.
 fn notes(request: &Request<'_>, generation: Generation, local: &Local, asked: &Asked) -> Vec<String> {
     let mut notes = Vec::new();
     if local.num_chips == 8 && asked.hosts.len() == 1 && asked.topology.is_none() {

@@ -1,4 +1,4 @@
-//! Machines for tests: a folder that looks like the root of a machine with TPU chips.
+//! Machines for tests. A machine is a folder that looks like the root directory of a machine with TPU chips.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use devices::tpu::{Chip, find};
 
-/// A folder laid out like `/`.
+/// A temporary folder with the files of `/sys` and `/dev` that describe TPU chips.
 #[derive(Debug)]
 pub(crate) struct Machine(tempfile::TempDir);
 
 impl Machine {
-    /// A machine with `num_chips` chips of the PCI device number `device`, in IOMMU groups 0, 1, and so on.
+    /// Creates a machine with `num_chips` chips, all with the PCI device id `device`, in IOMMU groups 0, 1, and so on.
     pub(crate) fn new(device: &str, num_chips: u32) -> Self {
         let machine = Self(tempfile::tempdir().unwrap());
         for chip in 0..num_chips {

@@ -1,4 +1,4 @@
-//! Plans for all kinds of TPU hosts, as `plan` prints them, and requests that are refused.
+//! Tests of plans for all kinds of TPU hosts, in the form that `plan` prints, and of requests that are refused.
 
 use clap::Parser;
 use devices::Device;
@@ -18,7 +18,7 @@ const V5E: &str = "0x0063";
 const V6E: &str = "0x006f";
 const TPU7X: &str = "0x0076";
 
-/// A host: the PCI device number of its chips, their number, and its environment.
+/// A host with TPU chips: its chips, its environment and its free ports.
 struct Host {
     machine: Machine,
 }
@@ -218,7 +218,7 @@ fn contradictions_that_must_fail_are_named_all_at_once() {
         ("TPU_VISIBLE_CHIPS", "1,1", "not a list of different chips"),
         ("TPU_WORKER_HOSTNAMES", "a,,b", "not a list of different host names"),
         ("TPU_WORKER_HOSTNAMES", "a,b", "set TPU_WORKER_ID"),
-        ("TPU_WORKER_ID", "1", "names 1 host(s): allowed is 0 to 0"),
+        ("TPU_WORKER_ID", "1", "names 1 host(s): it must be a number from 0 to 0"),
         ("TPU_TOPOLOGY", "2x2x2x2", "not a shape such as 2x4"),
         ("TPU_CHIPS_PER_PROCESS_BOUNDS", "2,2,1", "this plan has 1 chip(s) per process"),
         ("TPU_PROCESS_ADDRESSES", "a:1,b,c:3,d:4", "\"b\", which is not host:port"),

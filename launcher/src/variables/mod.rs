@@ -1,8 +1,9 @@
-//! The environment variables of children.
+//! The environment variables that the launcher sets for its children.
 //!
 //! Doors: [`environment`], the variables that the user set; [`without_secrets`], a command whose child does not inherit
 //! secrets; [`variables`], the variables of a child: first those of `table.rs` that its slice needs, then those of its
-//! device. The user's own value wins, except for lists of which each child gets a part.
+//! device. The user's own value wins, with two exceptions: from a list of visible chips each child gets only its own
+//! chips, and missing flags are appended to `LIBTPU_INIT_ARGS`.
 
 mod table;
 
@@ -16,12 +17,12 @@ use crate::environment::Environment;
 use crate::tpu::Member;
 use crate::{download, tpu};
 
-/// The purpose of a child.
+/// The purpose of a child, which decides its variables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Setting<'a> {
-    /// `compile` and `fit`: libtpu without a TPU.
+    /// A child of `compile` or `fit`, which uses libtpu without a TPU.
     Ahead,
-    /// A shard that computes on this device, which is not a TPU.
+    /// A shard that computes on this device, which is not a TPU; or a child of `compile` or `fit` for this device.
     Shard(Device),
     /// A shard that computes on chips of a TPU slice.
     Tpu(Member<'a>),
@@ -32,13 +33,13 @@ pub(crate) enum Setting<'a> {
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) value: String,
-    /// Why a child needs it.
+    /// The reason why a child needs the variable, which `plan` shows.
     pub(crate) reason: &'static str,
     /// True if the child inherits the user's own value.
     pub(crate) is_yours: bool,
 }
 
-/// A command that inherits the environment of this process without its secrets.
+/// Returns a command that runs `program` with the environment of this process, but without the secrets in it.
 pub(crate) fn without_secrets(program: &Path) -> Command {
     let mut command = Command::new(program);
     for name in SECRETS {
@@ -47,13 +48,13 @@ pub(crate) fn without_secrets(program: &Path) -> Command {
     command
 }
 
-/// Reads the variables of this process on which plans and downloads depend. Call it once.
+/// Reads the variables of this process on which plans and downloads depend. A command calls this once.
 pub(crate) fn environment() -> Environment {
     let of_devices = devices::TABLE.iter().flat_map(|device| device.variables()).map(|variable| variable.name);
     Environment::read(TABLE.iter().map(|row| row.name).chain(of_devices).chain(tpu::INPUTS).chain(download::INPUTS))
 }
 
-/// The variables of a child for this setting, including those for which the user's own value is kept.
+/// Returns the variables of a child with this purpose, including those for which the user's own value is kept.
 pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec<Variable> {
     let of_slice = |row: &Row| {
         let value = (row.value)(setting)?;
@@ -74,7 +75,7 @@ pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec
     TABLE.iter().filter_map(of_slice).chain(device_variables).collect()
 }
 
-/// The user's flags and those of ours that they do not set, and true if the result is only the user's.
+/// Returns the user's flags followed by those of our flags that the user does not set, and true if none was added.
 fn with_flags(yours: &str, ours: &str) -> (String, bool) {
     let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
     let missing: Vec<&str> = ours.split(' ').filter(|flag| !yours.contains(&name(flag))).collect();
@@ -99,7 +100,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The value, for processes that load libtpu.
+    /// Returns the value for a process that loads libtpu, and `None` for another one.
     fn libtpu(&self, value: &str) -> Option<String> {
         match self {
             Self::Ahead | Self::Tpu(_) => Some(value.to_owned()),
