@@ -42,7 +42,7 @@ enum Reason {
 pub enum ListenError {
     #[error("{error}{}", advice(.error))]
     Bind { error: endpoint::ListenError },
-    #[error("listen on {endpoint}: {error}")]
+    #[error("cannot listen on {endpoint}: {error}")]
     Open { endpoint: Endpoint, error: io::Error },
 }
 
@@ -164,7 +164,7 @@ mod tests {
         let endpoint = resolve(&["--hostname=127.0.0.1", &port]).unwrap();
         let error = endpoint.probe().unwrap_err().to_string();
         assert!(
-            error.starts_with("listen on 127.0.0.1:") && error.contains("choose another port with --port"),
+            error.starts_with("cannot listen on 127.0.0.1:") && error.contains("choose another port with --port"),
             "{error}"
         );
         assert!(endpoint.listen().is_err());
@@ -186,7 +186,7 @@ mod tests {
         assert!(std::error::Error::source(&nowhere).is_none(), "{nowhere:?}");
         assert_eq!(
             nowhere.to_string(),
-            "listen on /no/dir/s: No such file or directory (os error 2); --uds sets the path"
+            "cannot listen on /no/dir/s: No such file or directory (os error 2); --uds sets the path"
         );
     }
 }

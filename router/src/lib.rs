@@ -265,6 +265,6 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = format!("--port={}", listener.local_addr().unwrap().port());
         let error = run(&testing::args(&["--hostname=127.0.0.1", &port, "--model-id=/nowhere"])).unwrap_err();
-        assert!(chain(&error).starts_with("listen on 127.0.0.1:"), "{}", chain(&error));
+        assert!(chain(&error).starts_with("cannot listen on 127.0.0.1:"), "{}", chain(&error));
     }
 }

@@ -43,7 +43,7 @@ fn files_that_flags_name_are_read_before_anything_starts() {
         ("--chat-template", &nowhere, "`chat_template` /no/such/file: No such file"),
         ("--tokenizer-config-path", &nowhere, "`tokenizer_config_path` /no/such/file: No such file"),
         ("--tokenizer-config-path", &broken, "`tokenizer_config_path` "),
-        ("--uds", &nowhere, "listen on /no/such/file: No such file or directory (os error 2); --uds sets the path"),
+        ("--uds", &nowhere, "cannot listen on /no/such/file: No such file or directory (os error 2); --uds sets the path"),
     ] {
         let error = refusal(demo().flag(flag, value));
         assert!(error.contains(sentence), "{flag} {value}: {error}");
