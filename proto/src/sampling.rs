@@ -1,11 +1,14 @@
-//! To add a sampling parameter: 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in
-//! [`SamplingParams::greedy`], a row of [`RANGES`], and a value with an effect in [`SamplingParams::every_processor`].
-//! XX 3. `model/src/sampling/`: a file with its column and its processor, and a row in `PROCESSORS` in `mod.rs`.
+//! To add a sampling parameter:
+//! 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in [`SamplingParams::greedy`], a row of
+//!    [`RANGES`], and a value with an effect in [`SamplingParams::every_processor`].
+//! 2. `router/src/api/parameters.rs`: a field of `Parameters`. Both dialects must fill the field: TGI's in that file, and
+//!    OpenAI's in `router/src/api/openai/sampling.rs`. Neither compiles until it does.
+//! 3. `model/src/sampling/`: a file with its column and its processor, and a row in `PROCESSORS` in `mod.rs`.
 //!
 //! | field | neutral | legal | meaning |
 //! |---|---|---|---|
-//! | `temperature` | 1 | > 0, finite | logits are divided by it; the smallest ones leave only the best token |
-//! | `top_k` | 0 = off | any | keeps the k best tokens, ties at the k-th stay |
+//! | `temperature` | 1 | > 0, finite | logits are divided by it; the smallest temperatures leave only the best token |
+//! | `top_k` | 0 = off | any | keeps the k best tokens, and those that tie with the k-th |
 //! | `top_p` | 1 = off | 0 < p ≤ 1 | keeps the smallest set of best tokens whose probability reaches p |
 //! | `min_p` | 0 = off | 0 ≤ p ≤ 1 | keeps tokens at least p times as probable as the best one (Nguyen et al., 2024) |
 //! | `typical_p` | 1 = off | 0 < p ≤ 1 | locally typical sampling (Meister et al., 2022) |
@@ -15,7 +18,7 @@
 //! | `repetition_penalty` | 1 | 0.01 … 100 | divides positive, multiplies negative logits of seen tokens (CTRL, 2019) |
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted once per occurrence among generated tokens (OpenAI) |
 //! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
-//! | `min_new_tokens` | 0 = off | any | end-of-sequence tokens are not chosen before this number of others |
+//! | `min_new_tokens` | 0 = off | any | end-of-sequence tokens are not chosen before this number of other tokens |
 //! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens in any batch |
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
@@ -24,11 +27,11 @@
 
 use crate::{LogitBias, SamplingError, SamplingParams};
 
-/// The maximum number of end-of-sequence tokens that `min_new_tokens` prevents. Compiled programs have room for this
-/// number.
+/// The maximum number of end-of-sequence tokens that `min_new_tokens` prevents. Compiled programs have an input of this
+/// size.
 pub const MAX_HELD_BACK_TOKENS: usize = 8;
 
-/// The maximum number of tokens of a `logit_bias`, as in OpenAI's API. Compiled programs have room for this number.
+/// The maximum number of tokens of a `logit_bias`, as in OpenAI's API. Compiled programs have an input of this size.
 pub const MAX_LOGIT_BIASES: usize = 300;
 
 /// The maximum number of extra tokens that are reported because they tie with the last of the most probable tokens.

@@ -66,8 +66,8 @@ struct Node {
     computed_in: u64,
     /// The step in which the last reference was dropped. 0 for forgotten nodes.
     last_used: u64,
-    /// True if lookups no longer find the node and its descendants. Without references, a forgotten leaf is the first
-    /// to be evicted.
+    /// True if lookups no longer find the node and its descendants. A leaf that is forgotten before its last reference
+    /// is dropped is evicted first.
     is_forgotten: bool,
 }
 

@@ -4,7 +4,7 @@
 //! The tests check that no slot or block leaks or has two owners, that no budget is exceeded, that every sequence ends
 //! exactly once and generates the same tokens as when it runs alone, and that no sequence starves. Once no sequence is
 //! submitted any more, the sequence that was admitted first is never preempted. In every step that sequence gets a
-//! decode row, or at least half of the prefill budget. So all sequences end within a number of steps that follows from
+//! decode row, or at least half of the prefill budget. So the number of steps until all sequences end is bounded by
 //! their numbers of tokens.
 
 use std::collections::{BTreeMap, VecDeque};
