@@ -21,11 +21,11 @@
 //! ```
 //!
 //! Every shard of a model gets every command, in the same order. A client may send the next command before the reply to
-//! the previous one arrives. The reply to any command may be a [`ShardError`]; programs act only on its kind, and its
-//! message is for people. If one row of a step fails, the reply is not a [`ShardError`]: it names the row
-//! ([`RowFailure`]), and all other rows continue. Replies arrive in the order of the commands and carry their sequence
-//! numbers. If a client closes its connection after `Warmup` without `Leave`, the shard ends, because no client owns
-//! the KV cache any more.
+//! the previous one arrives. The reply to any command may be a [`ShardError`]; programs react only to the kind of the
+//! error, and its message is for people. If one row of a step fails, the reply is not a [`ShardError`]: it names the
+//! row ([`RowFailure`]), and all other rows continue. Replies arrive in the order of the commands and carry their
+//! sequence numbers. If a client closes its connection after `Warmup` without `Leave`, the shard ends, because no
+//! client owns the KV cache any more.
 
 pub mod exit_status;
 pub mod frame;

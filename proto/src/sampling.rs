@@ -1,8 +1,8 @@
 //! To add a sampling parameter:
 //! 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in [`SamplingParams::greedy`], a row of
 //!    [`RANGES`], and a value with an effect in [`SamplingParams::every_processor`].
-//! 2. `router/src/api/parameters.rs`: a field of `Parameters`. Both dialects must fill the field: TGI's in that file, and
-//!    OpenAI's in `router/src/api/openai/sampling.rs`. Neither compiles until it does.
+//! 2. `router/src/api/parameters.rs`: a field of `Parameters`. Both dialects must fill the field: TGI's in that file,
+//!    and OpenAI's in `router/src/api/openai/sampling.rs`. Neither compiles until it does.
 //! 3. `model/src/sampling/`: a file with its column and its processor, and a row in `PROCESSORS` in `mod.rs`.
 //!
 //! | field | neutral | legal | meaning |

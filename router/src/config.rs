@@ -55,7 +55,7 @@ pub(crate) struct Config {
 const MAX_BYTES_PER_TOKEN: usize = 256;
 const MIN_INPUT_LIMIT_BYTES: usize = 64 << 10;
 
-/// The limits of one request.
+/// The limits that requests are checked against.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestLimits {
     pub(crate) max_concurrent_requests: u32,

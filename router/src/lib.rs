@@ -112,7 +112,7 @@ impl RouterError {
 }
 
 /// Runs the router as a process of its own: starts logging, serves, and ends when the parent process ends. `parent_pid`
-/// is the parent's process id, if known. If the router fails, the last line of the log is the reason. Returns one of
+/// is the parent's process id, if known. If the router fails, the last line of the log gives the reason. Returns one of
 /// the statuses in [`proto::exit_status`].
 pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {

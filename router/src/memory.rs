@@ -153,7 +153,7 @@ impl Held {
         self.0.num_permits() * UNIT_BYTES
     }
 
-    /// Gives back the bytes above `bytes`.
+    /// Returns the bytes above `bytes` to the part.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let kept = units(bytes).map_or(usize::MAX, |units| units as usize);
         drop(self.0.split(self.0.num_permits().saturating_sub(kept)));
@@ -181,7 +181,7 @@ impl Account {
         true
     }
 
-    /// Gives back the bytes above `bytes`.
+    /// Returns the bytes above `bytes` to the part.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         if let Some(held) = &mut self.held {
             held.shrink_to(bytes);

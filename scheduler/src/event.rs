@@ -1,7 +1,7 @@
 //! The events of a sequence. The scheduler reports them to the reader of the sequence.
 //!
 //! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. A cancelled sequence gets
-//! no event, because its reader is the one that cancels it.
+//! no event, because the reader itself has cancelled it.
 
 use std::time::Duration;
 

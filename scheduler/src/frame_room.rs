@@ -3,8 +3,8 @@
 //!
 //! Entry point: [`FrameRoom`]. Half of [`Limits::max_step_bytes`] is for sequences that the step opens, because the
 //! cached part of a prompt is sent in full. An eighth is for tokens that are read, and a quarter for masks. A sequence
-//! that needs more than half of a frame is the only one that its step opens. Such a sequence still fits in the frame,
-//! because sequences are shorter than [`MAX_SEQUENCE_TOKENS`](proto::MAX_SEQUENCE_TOKENS).
+//! that needs more than that half is the only one that its step opens. Such a sequence still fits in the frame, because
+//! sequences are shorter than [`MAX_SEQUENCE_TOKENS`](proto::MAX_SEQUENCE_TOKENS).
 
 use proto::TOKEN_BYTES;
 

@@ -1,9 +1,9 @@
 //! A running sequence: its progress after the steps scheduled so far, and its row in the next step.
 //!
 //! ```text
-//!  tokens [0 ........ num_to_read)   made while it runs
+//!  tokens [0 ........ num_to_read)   generated while the sequence runs
 //!         ├── written ──┤                           in the KV cache once the steps scheduled so far are done
-//!                        next chunk of what is to be read, then one decode row per step
+//!                        next: a chunk of the tokens to read, then one decode row per step
 //! ```
 //!
 //! A sequence reads its prompt, and after a preemption also the tokens that it had generated before.

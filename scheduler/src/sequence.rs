@@ -19,7 +19,7 @@ pub struct SequenceSpec {
     pub prompt: Prompt,
     /// The parameters for choosing tokens.
     pub sampling: SamplingParams,
-    /// The reports on the prompt that the client wants.
+    /// The reports on the prompt for which the client asks.
     pub wants: PromptWants,
     /// The maximum number of tokens to generate. It must be at least 1.
     pub max_new_tokens: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Sequence {
     num_reported: u32,
     /// True if the sequence was admitted at least once.
     pub(crate) was_admitted: bool,
-    /// The number of younger sequences that were admitted while there was no room for this one.
+    /// The number of younger sequences that were admitted while there was no room for this sequence.
     pub(crate) num_overtaken: u32,
     /// The value of `KvPool::num_returns` when there was no room for the sequence. There is none until that value
     /// changes.

@@ -25,7 +25,7 @@ pub struct PromptReport {
     /// The log-probabilities of consecutive prompt tokens. The first step's report begins with the second token of the
     /// prompt.
     pub logprobs: Vec<f32>,
-    /// The most probable tokens at each of these positions, if they are wanted.
+    /// The most probable tokens at each of these positions. Empty if the sequence does not ask for them.
     pub top_tokens: Vec<TopTokens>,
 }
 

@@ -84,7 +84,7 @@ impl Masks {
         self.begin(made.collect(), forward.mul_f64(PATIENCE).clamp(MIN_PATIENCE, MAX_PATIENCE));
     }
 
-    /// Begins to compute masks. The next step waits for the quick ones, at most `patience`.
+    /// Begins to compute masks. The next step waits for the masks of quick grammars, at most `patience`.
     fn begin(&mut self, made: Vec<Made>, patience: Duration) {
         let (slow, quick): (Vec<Made>, Vec<Made>) = made.into_iter().partition(|made| made.matcher.is_slow());
         for made in slow {
