@@ -3,8 +3,8 @@
 //! Entry points: [`channel`], [`EventSender`], [`EventReceiver`]. The channel has room for every event that the
 //! sequence can have, so a slow reader never stops the batcher. Unread events are counted in the memory budget: memory
 //! that is taken for a batch of events is attached to the last event of the batch, and is freed when that event is
-//! read. The permit of a sequence is released when the sequence ends, even if its last events are read much later. Only
-//! if there is no memory for these events, the permit is held until they are read.
+//! read. The permit of a sequence is released when the sequence ends, even if its last events are read much later. If
+//! there is no memory for these events, the permit is held until they are read.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl EventSender {
         self.num_new_bytes += num_bytes(&event);
         let mut until_read = None;
         if self.num_new_bytes >= BATCH_BYTES {
-            // The reader keeps up if it has read any of the new events. Only if it has read none, they are counted.
+            // The new events are counted only if the reader has read none of them. Otherwise it keeps up.
             if self.num_unread() + 1 >= self.num_new_events {
                 let held = self.answers.try_take(self.num_new_bytes).ok_or(TooSlow)?;
                 until_read = Some(Box::new(UntilRead::Memory(held)));
