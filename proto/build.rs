@@ -1,4 +1,4 @@
-//! Compiles `hilo.proto` with protox (a protobuf compiler in Rust), so that no `protoc` is needed.
+//! Compiles `hilo.proto` with protox, a protobuf compiler written in Rust, so that `protoc` need not be installed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=hilo.proto");

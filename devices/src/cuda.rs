@@ -50,8 +50,8 @@ const PLATFORM: PlatformSpec = PlatformSpec {
         own_variable: None,
         licence_note: None,
     },
-    // Without `visible_devices`, each process would have a context on every GPU. CUDA_VISIBLE_DEVICES selects GPUs other
-    // than the first.
+    // Without `visible_devices`, each process would have a context on every GPU. CUDA_VISIBLE_DEVICES selects other
+    // GPUs than the first.
     client_options: &[
         ("visible_devices", ClientOption::FirstDevices),
         ("preallocate", ClientOption::Bool(false)),

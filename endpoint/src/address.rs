@@ -1,25 +1,25 @@
-//! Addresses as text.
+//! Endpoints, and how they are parsed from text and printed.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The start of an address on TCP. Text with this start but without slashes is an error: a typing error is likelier
-/// than such a path.
+/// The start of a TCP address. Text with this start but without the two slashes is an error, not a path, because a
+/// typing error is more likely than a file with such a name.
 const TCP: &str = "tcp:";
 const UNIX: &str = "unix:";
 
-/// An address. Its text is a path, `unix:path` or `tcp://host:port`.
+/// An address of a socket. As text it is a path, `unix:path` or `tcp://host:port`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// The path of a Unix socket.
     Unix(PathBuf),
     /// A host and port on TCP.
     Tcp {
-        /// A name, or an IP address without brackets.
+        /// A host name, or an IP address without brackets.
         host: String,
-        /// 0 only if the system chooses a port to listen on.
+        /// The port. 0 only for listening on a port that the system chooses; parsed addresses never have port 0.
         port: u16,
     },
 }
@@ -41,7 +41,8 @@ pub enum AddressError {
 }
 
 impl Endpoint {
-    /// The address of one shard: a path gets `-<shard>` appended, as in TGI, and a port gets its number added.
+    /// Returns the address of one shard: `prefix` with `-<shard>` appended to a path, as in TGI, or with the shard's
+    /// number added to a port.
     ///
     /// # Errors
     /// When `prefix` is not an address, or the shard's port would be above 65535.
@@ -71,7 +72,7 @@ impl FromStr for Endpoint {
     }
 }
 
-/// The host and the port of `tcp://host:port`.
+/// Returns the host and the port of `tcp://host:port`.
 fn parse_tcp(text: &str) -> Result<(String, u16), AddressError> {
     let place = text.strip_prefix(TCP).and_then(|rest| rest.strip_prefix("//"));
     let parsed = place.and_then(|place| place.rsplit_once(':')).and_then(|(host, port)| {
@@ -84,7 +85,7 @@ fn parse_tcp(text: &str) -> Result<(String, u16), AddressError> {
     parsed.ok_or_else(|| AddressError::Malformed(text.to_owned()))
 }
 
-/// True if this may be the name of a host or an IPv4 address.
+/// True if `host` may be a host name or an IPv4 address.
 fn is_name(host: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     !host.is_empty() && host.bytes().all(is_allowed)

@@ -1,7 +1,9 @@
-//! Addresses at which one process listens and others connect: a Unix path, or a host and port on TCP.
+//! Addresses at which one process listens and other processes connect: the path of a Unix socket, or a TCP host and
+//! port.
 //!
-//! Doors: [`Endpoint`] parses, connects and listens; [`Listener`] and [`Stream`] block. Shards listen for the router,
-//! the router listens for clients, and the launcher connects to both. TLS and tokio stay in the router.
+//! Entry points: [`Endpoint`], which is parsed from text, connects and listens; [`Listener`] and [`Stream`], whose
+//! calls block. Shards listen for the router, the router listens for clients, and the launcher connects to both. TLS
+//! and asynchronous sockets are in the router, not here.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Listening, for all clients or only for this machine.
+//! Listening at an endpoint: for all clients, or only for clients on this machine.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -17,36 +17,36 @@ pub enum Listener {
     Tcp(TcpListener),
 }
 
-/// The reason why an address cannot be listened on.
+/// The reason why this process cannot listen at an address.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ListenError {
-    #[error("socket path {path} has {len} bytes, a Unix socket allows {MAX_SOCKET_PATH_BYTES}; use a shorter one")]
+    #[error("socket path {path} has {len} bytes, but a Unix socket allows {MAX_SOCKET_PATH_BYTES}; use a shorter one")]
     PathTooLong { path: PathBuf, len: usize },
     #[error("socket {path} is in use by another process")]
     InUse { path: PathBuf },
     #[error("{path} exists and is not a socket; remove it or use another path")]
     NotASocket { path: PathBuf },
-    #[error("listen on {path}: {source}")]
+    #[error("cannot listen on {path}: {source}")]
     Path { path: PathBuf, source: io::Error },
-    #[error("listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}")]
     Address { address: SocketAddr, source: io::Error },
-    #[error("listen on {endpoint}: look up the host: {source}")]
+    #[error("cannot listen on {endpoint}: the host cannot be looked up: {source}")]
     Host { endpoint: Endpoint, source: io::Error },
     #[error(
-        "listen on {endpoint}: {ip} is not a loopback address, and connections are not authenticated; use a Unix path or \
+        "cannot listen on {endpoint}: {ip} is not a loopback address, and connections are not authenticated; use a Unix path or \
          a loopback address, such as tcp://127.0.0.1:9000 or tcp://[::1]:9000"
     )]
     NotLoopback { endpoint: Endpoint, ip: IpAddr },
 }
 
 impl Endpoint {
-    /// Listens for all clients. On a path the umask of the process decides who may connect. The path's file exists as
-    /// long as its [`SocketFile`].
+    /// Listens for all clients. For a Unix socket, the process's umask decides which users may connect, and the
+    /// socket's file is removed when the returned [`SocketFile`] is dropped.
     ///
     /// # Errors
-    /// When the path is too long or cannot be written, when the address is taken, and when it is not one of this
-    /// machine.
+    /// When the path is too long or cannot be written, when the address is in use, when it is not an address of this
+    /// machine, or when the host cannot be looked up.
     pub fn bind(&self) -> Result<(Listener, Option<SocketFile>), ListenError> {
         match self {
             Self::Unix(path) => SocketFile::bind(path).map(unix),
@@ -54,10 +54,11 @@ impl Endpoint {
         }
     }
 
-    /// Listens only for this machine: on a path for processes of the same user, with TCP on a loopback address.
+    /// Listens only for clients on this machine: a Unix socket accepts processes of the same user, and a TCP address
+    /// must be a loopback address.
     ///
     /// # Errors
-    /// As [`Endpoint::bind`], and when an address of the host is not a loopback address.
+    /// As for [`Endpoint::bind`], and when any address of the host is not a loopback address.
     pub fn bind_private(&self) -> Result<(Listener, Option<SocketFile>), ListenError> {
         match self {
             Self::Unix(path) => SocketFile::bind_private(path).map(unix),
@@ -76,7 +77,7 @@ impl Endpoint {
         addresses.map_err(|source| ListenError::Host { endpoint: self.clone(), source })
     }
 
-    /// Listens on the first address. Clients try the addresses of a host in the same order.
+    /// Listens on the first of a host's addresses. Clients try the addresses of a host in the same order.
     fn bind_first(&self, addresses: &[SocketAddr]) -> Result<(Listener, Option<SocketFile>), ListenError> {
         let Some(&address) = addresses.first() else {
             let source = io::ErrorKind::AddrNotAvailable.into();
@@ -91,7 +92,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// When the connection ended before it was accepted, or the system has no resources for it.
+    /// When the connection ended before it was accepted, or the system lacks the resources for it.
     pub fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
@@ -110,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// A listener on loopback with a port that the system chose.
+    /// Returns a listener on a loopback address with a port that the system chose, and its endpoint.
     fn open() -> (Listener, Endpoint) {
         let chosen = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
         let (listener, file) = chosen.bind_private().unwrap();
@@ -153,7 +154,7 @@ mod tests {
         for taken in [endpoint.bind(), endpoint.bind_private()] {
             let error = taken.unwrap_err().to_string();
             let address = endpoint.to_string().replace("tcp://", "");
-            assert_eq!(error, format!("listen on {address}: Address already in use (os error 98)"));
+            assert_eq!(error, format!("cannot listen on {address}: Address already in use (os error 98)"));
         }
     }
 
@@ -166,7 +167,7 @@ mod tests {
         for host in ["0.0.0.0", "::", "10.1.2.3", "192.0.2.1", "::ffff:10.0.0.1"] {
             let endpoint = Endpoint::Tcp { host: host.to_owned(), port: 9000 };
             let error = endpoint.bind_private().unwrap_err().to_string();
-            let expected = format!("listen on {endpoint}: {host} is not a loopback address, and connections");
+            let expected = format!("cannot listen on {endpoint}: {host} is not a loopback address, and connections");
             assert!(error.starts_with(&expected), "{error}");
             assert!(error.contains("such as tcp://127.0.0.1:9000"), "{error}");
         }

@@ -1,7 +1,8 @@
-//! Unix sockets with a file, which is created only if no process listens there and removed at the end.
+//! Unix sockets and their files. The file of a socket is created only if no process listens at its path, and it is
+//! removed at the end.
 //!
-//! The file of a process that was killed is replaced. A file on which a process listens, or that is not a socket, is an
-//! error and stays.
+//! A socket file that a killed process left is replaced. If a process listens at the path, or the file there is not a
+//! socket, the file stays and the call fails.
 
 use std::fs;
 use std::io;
@@ -15,17 +16,17 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::ListenError;
 
-/// Only the user who runs the process may connect.
+/// The mode of a private socket file: only the user who runs the process may connect.
 const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// The connections that may wait to be accepted; the system reduces this to its own limit.
+/// The maximum number of connections that wait to be accepted. The system reduces this number to its own limit.
 const MAX_BACKLOG: i32 = i32::MAX;
 
-/// The file of a socket on which this process listens. It is removed when dropped, unless it has been replaced by
-/// another file.
+/// The file of a socket on which this process listens. The file is removed when this value is dropped, unless another
+/// file has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// The device and the inode.
+    /// The device and the inode of the file.
     identity: (u64, u64),
 }
 
@@ -41,7 +42,7 @@ impl SocketFile {
     /// Listens on `path` for processes of the same user.
     ///
     /// # Errors
-    /// As [`SocketFile::bind`].
+    /// As for [`SocketFile::bind`].
     pub(crate) fn bind_private(path: &Path) -> Result<(Self, UnixListener), ListenError> {
         Self::bind_with(path, Some(PRIVATE_MODE))
     }
@@ -71,13 +72,14 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = identity(&self.path).is_ok_and(|identity| identity == self.identity);
         if is_ours && let Err(error) = fs::remove_file(&self.path) {
-            tracing::debug!(path = %self.path.display(), %error, "remove the socket file");
+            tracing::debug!(path = %self.path.display(), %error, "the socket file cannot be removed");
         }
     }
 }
 
-/// Makes a listener. Linux gives the file the mode of the socket, so the file is private from the start, whatever the
-/// umask. The umask cannot be changed for this, because all threads share it.
+/// Creates a socket that listens on `path`. If `mode` is given, it is set on the socket before the file exists: Linux
+/// creates the file with the socket's mode minus the umask, so a private file is private from the start. The umask
+/// itself is not changed, because all threads share it.
 fn new_listener(path: &Path, mode: Option<Mode>) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if let Some(mode) = mode {
@@ -112,7 +114,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let (ours, _listener) = SocketFile::bind(&path).unwrap();
-        // `other` is created before the first file is removed, so it has another inode.
+        // `other` is created before the first file is removed, so the two files have different inodes.
         let other = UnixListener::bind(directory.path().join("other")).unwrap();
         fs::rename(directory.path().join("other"), &path).unwrap();
         drop(ours);
@@ -153,6 +155,6 @@ mod tests {
     fn a_path_too_long_is_named_with_its_length() {
         let path = PathBuf::from(format!("/{}", "x".repeat(MAX_SOCKET_PATH_BYTES)));
         let message = SocketFile::bind(&path).unwrap_err().to_string();
-        assert!(message.contains("has 108 bytes, a Unix socket allows 107"), "{message}");
+        assert!(message.contains("has 108 bytes, but a Unix socket allows 107"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! Connections that block.
+//! Connections whose calls block.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::Endpoint;
 
-/// A connection, of either kind of address.
+/// A connection to either kind of endpoint.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the variants are those of `Endpoint`")]
 pub enum Stream {
@@ -16,17 +16,17 @@ pub enum Stream {
 }
 
 impl Endpoint {
-    /// Connects. The system decides how long to wait for a host that does not respond.
+    /// Connects to the endpoint. The system decides how long to wait for a host that does not respond.
     ///
     /// # Errors
-    /// When nothing listens there, or the host cannot be reached.
+    /// When no process listens at the endpoint, or the host cannot be reached.
     pub fn connect(&self) -> io::Result<Stream> {
         match self {
             Self::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
             Self::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port))?;
-                // On loopback the system may choose the requested port as the connection's own, and connect it to
-                // itself.
+                // On loopback, if no process listens, the system may pick the requested port as the local port too. The
+                // socket is then connected to itself (TCP self-connect).
                 if stream.local_addr()? == stream.peer_addr()? {
                     return Err(io::ErrorKind::ConnectionRefused.into());
                 }
@@ -37,13 +37,14 @@ impl Endpoint {
 }
 
 impl Stream {
-    /// Disables Nagle's algorithm: a command is a small packet and must not wait for the next one.
+    /// Wraps a TCP connection and disables Nagle's algorithm, because a command is a small packet and must not wait for
+    /// the next one.
     pub(crate) fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
     }
 
-    /// Limits the time of each read; `None` means no limit.
+    /// Sets the maximum time of each read; `None` means no limit.
     ///
     /// # Errors
     /// When the timeout is zero.
@@ -54,7 +55,7 @@ impl Stream {
         }
     }
 
-    /// Limits the time of each write; `None` means no limit.
+    /// Sets the maximum time of each write; `None` means no limit.
     ///
     /// # Errors
     /// When the timeout is zero.

@@ -1,4 +1,5 @@
-//! Benchmarks of the frames of a step of 64 rows: encoding and decoding of its commands and of its reply.
+//! Benchmarks of encoding and decoding frames: the command of a decode step of 64 rows, the command of the same step
+//! with a prompt of 1024 tokens, and a reply with 64 tokens.
 
 use std::hint::black_box;
 
@@ -38,7 +39,7 @@ fn measure<M: prost::Message + Default>(criterion: &mut Criterion, name: &str, m
 }
 
 fn rows() -> Vec<Row> {
-    // One row in sixteen fills a block.
+    // One row in sixteen needs a new block, as when blocks have 16 tokens.
     let new_blocks = |slot: u32| if slot.is_multiple_of(16) { vec![slot + 1000] } else { Vec::new() };
     let row = |slot| Row {
         slot,

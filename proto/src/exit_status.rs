@@ -1,4 +1,5 @@
-//! The exit statuses of our processes. The launcher exits with the status of the child that failed first.
+//! The exit statuses of the launcher, the router and the shards. The launcher exits with the status of the child that
+//! failed first.
 //!
 //! | status | cause | remedy |
 //! |---|---|---|

@@ -1,48 +1,51 @@
 //! Frames: the length of the body in bytes as a little-endian `u32`, then the body, which is one protobuf message.
 //!
 //! The functions work on byte slices; the caller reads and writes the socket. Any bytes yield a message or a
-//! [`FrameError`], never a panic, and never an allocation larger than [`MAX_FRAME_BYTES`].
+//! [`FrameError`], never a panic. [`body_len`] refuses lengths above [`MAX_FRAME_BYTES`], so a corrupted length does
+//! not lead to a huge buffer.
 
 use prost::Message;
 
-/// The bytes of the length prefix.
+/// The size of the length prefix, in bytes.
 pub const HEADER_BYTES: usize = 4;
 
-/// The largest body. The longest sequence fits, and most corrupted lengths are larger.
+/// The maximum size of a body, in bytes. The longest sequence fits, and most corrupted lengths are larger.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// The most bytes of a step's command. A single sequence that needs more gets a step of its own, which still fits in a
-/// frame.
+/// The maximum size of a step's command, in bytes. The scheduler divides it between the parts of a step. Even the
+/// command of a step that opens the longest sequence fits in a frame.
 pub const MAX_STEP_BYTES: usize = 48 << 20;
 
-/// The largest vocabulary. An id of it takes at most [`TOKEN_BYTES`].
+/// The maximum number of tokens in a vocabulary. The id of a token takes at most [`TOKEN_BYTES`] bytes.
 pub const MAX_VOCAB_SIZE: usize = 1 << 21;
 
-/// The most bytes of a token id in a frame.
+/// The maximum size of a token id in a frame, in bytes.
 pub const TOKEN_BYTES: usize = 3;
 
-/// The longest sequence, in tokens.
+/// The maximum length of a sequence, in tokens.
 pub const MAX_SEQUENCE_TOKENS: usize = 10_000_000;
 
-/// The error of bytes that are not a frame, or of a message that does not fit in one.
+/// The error for bytes that are not a frame, or for a message that does not fit in a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length prefix, or the message to send, is over the limit.
-    #[error("frame of {0} bytes is larger than the {MAX_FRAME_BYTES} allowed")]
+    #[error("a frame of {0} bytes is larger than the {MAX_FRAME_BYTES} bytes allowed")]
     TooLarge(usize),
     /// The body is not a message of the expected type.
-    #[error("frame body is not a message: {0}")]
+    #[error("a frame body is not a message of the expected type: {0}")]
     Malformed(#[from] prost::DecodeError),
 }
 
 /// Appends the frame of `message` to `buffer`.
 ///
 /// # Errors
-/// [`FrameError::TooLarge`] when the peer would not accept the body. `buffer` is then unchanged.
+/// [`FrameError::TooLarge`] when the body is larger than [`MAX_FRAME_BYTES`], which the peer would not accept. `buffer`
+/// is then unchanged.
 pub fn encode<M: Message>(message: &M, buffer: &mut Vec<u8>) -> Result<(), FrameError> {
     let header_at = buffer.len();
     buffer.extend_from_slice(&[0; HEADER_BYTES]);
-    // The length is written last. To get it first, prost would compute it again at every level of the message.
+    // The length is written last, because computing it beforehand (`encoded_len`) would be one more pass over the whole
+    // message.
     message.encode_raw(buffer);
     let len = buffer.len() - header_at - HEADER_BYTES;
     let Some(prefix) = u32::try_from(len).ok().filter(|_| len <= MAX_FRAME_BYTES) else {
@@ -80,7 +83,7 @@ mod tests {
     use super::*;
     use crate::{Command, Opening, Reply, Row, Sample, SamplingParams, Step, command};
 
-    /// A step that opens a row with a prompt.
+    /// Returns the command of a step that opens a row with a prompt.
     fn prefill(token_ids: Vec<u32>, sampling: SamplingParams) -> Command {
         let row = Row {
             slot: 3,

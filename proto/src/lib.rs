@@ -1,4 +1,4 @@
-//! The contract between router and shard: plain data, no I/O, no text of users, no tensors.
+//! The contract between the router and the shards: plain messages, without I/O, text of users or tensors.
 //!
 //! ```text
 //!  client (launcher, then router)                         shard
@@ -21,10 +21,11 @@
 //! ```
 //!
 //! Every shard of a model gets every command, in the same order. A client may send the next command before the reply to
-//! the last one arrives. The reply to any command may be a [`ShardError`], of which only the kind influences decisions.
-//! A failure of one row of a step is no such error: the reply names the row ([`RowFailure`]), and all other rows
-//! continue. Replies arrive in the order of the commands and carry their sequence numbers. A client that closes its
-//! connection after `Warmup` without `Leave` ends the shard, because nobody owns the KV cache any more.
+//! the previous one arrives. The reply to any command may be a [`ShardError`]; programs react only to the kind of the
+//! error, and its message is for people. If one row of a step fails, the reply is not a [`ShardError`]: it names the
+//! row ([`RowFailure`]), and all other rows continue. Replies arrive in the order of the commands and carry their
+//! sequence numbers. If a client closes its connection after `Warmup` without `Leave`, the shard ends, because no
+//! client owns the KV cache any more.
 
 pub mod exit_status;
 pub mod frame;
@@ -45,20 +46,21 @@ pub use sampling_error::SamplingError;
 /// The version of this contract. If the client has another version, the shard replies with the error `VERSION`.
 pub const PROTOCOL_VERSION: u32 = 8;
 
-/// The maximum number of best tokens that are reported for each token of a prompt. A reply contains the best tokens of
-/// a whole chunk and must fit in a frame.
+/// The maximum number of most probable tokens that are reported for each token of a prompt. It is limited because a
+/// reply contains those of a whole chunk and must fit in a frame.
 pub const MAX_PROMPT_TOP_N_TOKENS: u32 = 20;
 
-/// The longest path of a Unix socket in bytes: `sun_path` has 108 bytes including the final zero (`unix(7)`).
+/// The maximum length of a Unix socket's path, in bytes: `sun_path` has 108 bytes including the final zero (`unix(7)`).
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// Returns the path of the socket of one shard: `<shard-uds-path>-<shard>`, as TGI names it.
+/// Returns the path of one shard's socket: `<shard-uds-path>-<shard>`, as TGI names it.
 pub fn socket_path(shard_uds_path: &str, shard: u32) -> String {
     format!("{shard_uds_path}-{shard}")
 }
 
 impl Row {
-    /// The number of tokens that the row reads: the given ones, or the one that it sampled in its previous step.
+    /// The number of tokens that the row reads: those in `token_ids`, or if there are none, the one token that it
+    /// sampled in its previous step.
     pub fn num_tokens(&self) -> usize {
         self.token_ids.len().max(1)
     }
@@ -70,19 +72,20 @@ impl Row {
 }
 
 impl SampledToken {
-    /// The ids of the best tokens, best first.
+    /// The ids of the most probable tokens, the best first. Empty if none were asked for.
     pub fn top_token_ids(&self) -> &[u32] {
         self.top_tokens.as_ref().map_or(&[], |top| &top.token_ids)
     }
 
-    /// The log-probabilities of the best tokens, in the same order.
+    /// The log-probabilities of the most probable tokens, in the order of [`Self::top_token_ids`].
     pub fn top_logprobs(&self) -> &[f32] {
         self.top_tokens.as_ref().map_or(&[], |top| &top.logprobs)
     }
 }
 
 impl ShardError {
-    /// Returns an error of this kind. `message` is lower case and names the thing, the value and what is allowed.
+    /// Returns an error of this kind. `message` begins in lower case, and names the thing, the value and what is
+    /// allowed.
     pub fn new(kind: shard_error::Kind, message: impl Into<String>) -> Self {
         Self { kind: kind.into(), message: message.into() }
     }

@@ -1,5 +1,5 @@
-//! Measures the speed of converting text to tokens and back, with the demo model's byte-level tokenizer. Throughput is
-//! in tokens.
+//! Benchmarks of the conversion of text to tokens and back, with the demo model's byte-level tokenizer. Throughput is
+//! in tokens per second.
 
 use std::hint::black_box;
 
@@ -26,7 +26,8 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Detokenizes one token after the other, as a stream does, after an empty prompt. Returns the number of bytes of text.
+/// Detokenizes one token after the other, as for a streamed answer to an empty prompt. Returns the number of bytes of
+/// text.
 fn detokenize(tokenizer: &Tokenizer, token_ids: &[u32]) -> usize {
     let mut detokenizer = Detokenizer::new(tokenizer, &[]).expect("an empty prompt can be detokenized");
     let push = |&id: &u32| detokenizer.push(tokenizer, id).expect("every token has bytes").len();

@@ -1,8 +1,9 @@
-//! Serves one request of a connection: ends it when the client leaves, even with bytes after its body unread, and
-//! applies a deadline to the whole response.
+//! Serves the requests of a connection. A request ends when its client leaves, even if bytes after the request's body
+//! are unread, and the whole response has a deadline.
 //!
-//! Door: [`Answering`], the service of a connection. hyper notices that a client has left only while no received bytes
-//! are unread. A single byte after a body would therefore keep a generation running for nobody.
+//! Entry point: [`Answering`], the service of a connection. hyper alone does not notice that a client has left while
+//! received bytes are unread. A single byte after a body would therefore keep a generation running although nobody
+//! reads its answer.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -20,7 +21,7 @@ use hyper_util::service::TowerToHyperService;
 use crate::socket::Socket;
 use crate::take_deadline::AnswerDeadline;
 
-/// The client has closed the connection.
+/// The error when the client has closed the connection.
 #[derive(Debug, thiserror::Error)]
 #[error("the client left")]
 pub(crate) struct ClientLeft;
@@ -36,14 +37,14 @@ pub(crate) struct Answering {
 /// A future that completes when the client leaves.
 type Closed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A request's body, which records when all of it was read.
+/// A request's body. `is_read` becomes true when the whole body was read.
 #[derive(Debug)]
 struct RequestBody {
     body: Incoming,
     is_read: Arc<AtomicBool>,
 }
 
-/// A response's body, which fails when the client leaves.
+/// A response's body. Reading the body fails when the client leaves.
 pub(crate) struct AnswerBody {
     body: Body,
     closed: Closed,
@@ -69,7 +70,7 @@ async fn answer(app: Router, socket: Socket, request: Request<Incoming>) -> Resu
         if let Poll::Ready(response) = answer.as_mut().poll(cx) {
             return Poll::Ready(Ok(response));
         }
-        // Until the body is read, its reader notices and handles an end of the connection.
+        // Until the request's body is read, the reader of the body notices and handles the end of the connection.
         if !is_read.load(Ordering::Relaxed) {
             return Poll::Pending;
         }

@@ -1,7 +1,7 @@
 //! The API keys of the server, if there are any.
 //!
-//! Doors: [`ApiKey`], [`ApiKeys`]. Comparing takes the same time whichever character is the first that differs, and a
-//! key is never printed.
+//! Entry points: [`ApiKey`], [`ApiKeys`]. Keys are compared in constant time, so the time does not reveal where a wrong
+//! key differs. Keys are never printed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use scheduler::Tenant;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-/// An API key. It cannot be printed.
+/// An API key. `Debug` does not print the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
@@ -18,7 +18,7 @@ pub struct ApiKey(String);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ApiKeys(Vec<ApiKey>);
 
-/// The reason why keys cannot be read from a file.
+/// The reason why API keys cannot be read from a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiKeysError {
     #[error("`api_key_file` {path}: {source}")]
@@ -30,7 +30,7 @@ pub(crate) enum ApiKeysError {
 }
 
 impl ApiKey {
-    /// The key as text, for code that passes it on.
+    /// Returns the key as text, for code that passes the key on.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -49,18 +49,18 @@ impl FromStr for ApiKey {
         match key.trim() {
             "" => Err("an API key cannot be empty"),
             key if key.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(Self(key.to_owned())),
-            _ => Err("an API key must be of visible ASCII characters"),
+            _ => Err("an API key must consist of visible ASCII characters"),
         }
     }
 }
 
 impl ApiKeys {
-    /// Returns the given keys and those in a file, each once. The file has one key per line; empty lines and lines that
-    /// begin with `#` are skipped.
+    /// Returns the keys in `given` and in the file, without duplicates. The file has one key per line; empty lines and
+    /// lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// When the file cannot be read, has no keys, or has a line that is not a key: a mistake must neither let clients
-    /// in nor lock them out.
+    /// When the file cannot be read, has no keys, or has a line that is not a key. A mistake is not ignored, because it
+    /// could let clients in or lock them out.
     pub(crate) fn load(given: &[ApiKey], file: Option<&Path>) -> Result<Self, ApiKeysError> {
         let mut keys = given.to_vec();
         if let Some(path) = file {
@@ -85,7 +85,7 @@ impl ApiKeys {
         Ok(Self(once))
     }
 
-    /// True if there are no keys, so every client may call.
+    /// True if there are no keys, so that every client may call.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -96,7 +96,7 @@ impl ApiKeys {
     }
 
     /// Returns the tenant to whom the key belongs, if the key is known. All keys are compared, so the time does not
-    /// tell which one matched.
+    /// reveal which key matched.
     pub(crate) fn tenant(&self, given: &str) -> Option<Tenant> {
         let (mut is_known, mut place) = (Choice::from(0), 0);
         for (index, key) in (0..).zip(&self.0) {
@@ -108,9 +108,9 @@ impl ApiKeys {
     }
 }
 
-/// Returns the keys in a file's text, or the number of a line that is not a key, with the reason.
+/// Returns the keys in a file's text. If a line is not a key, returns the number of the first such line and the reason.
 fn keys_of(text: &str) -> Result<Vec<ApiKey>, (usize, &'static str)> {
-    // Editors on Windows begin a file with a byte order mark.
+    // Some editors on Windows begin a file with a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = (1..).zip(text.lines().map(str::trim));
     let keys = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -134,7 +134,7 @@ mod tests {
         {
             std::fs::write(&path, text).unwrap();
             let error = ApiKeys::load(&[], Some(&path)).unwrap_err().to_string();
-            assert!(error.contains(&format!("keys, line {line}: an API key must be of visible ASCII")), "{error}");
+            assert!(error.contains(&format!("keys, line {line}: an API key must consist of visible ASCII")), "{error}");
             assert!(!error.contains("secret") && !error.contains("schl"), "{error}");
         }
     }

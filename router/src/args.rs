@@ -1,8 +1,9 @@
-//! The router's arguments: TGI's flags, each with an environment variable in upper snake case. They are read once,
-//! here.
+//! The router's arguments: TGI's flags and some of our own. Most flags also have an environment variable, whose name is
+//! the flag's in upper snake case.
 //!
-//! The launcher flattens these groups too and passes them on with `to_argv`, which turns every field into a flag again.
-//! The destructuring in `to_argv` stops compiling when a field is added. `config` gives the values their meaning.
+//! The launcher includes these groups in its own arguments and passes them on with `to_argv`, which turns the fields
+//! into flags again. When a field is added, the destructuring in `to_argv` does not compile until it has the field.
+//! `config` checks and interprets the values.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -163,7 +164,7 @@ pub struct LimitArgs {
     #[arg(long, env, default_value_t = 128)]
     pub max_concurrent_requests: u32,
 
-    /// Max `best_of` of a request: the number of sequences from which it gets the best
+    /// Max `best_of` of a request: the number of sequences to generate, of which the best is returned
     #[arg(long, env, default_value_t = 2)]
     pub max_best_of: u32,
 
@@ -268,22 +269,24 @@ fn default_hostname() -> String {
     hostname_or_any(std::env::var("HOSTNAME").ok())
 }
 
-/// Docker and Kubernetes set `HOSTNAME` to the container's name, so a value that is not an IP address is ignored.
+/// Returns the address in `HOSTNAME`, or 0.0.0.0. Docker and Kubernetes set `HOSTNAME` to the container's name, so a
+/// value that is not an IP address is ignored.
 fn hostname_or_any(from_environment: Option<String>) -> String {
     let address = from_environment.filter(|name| name.parse::<IpAddr>().is_ok());
     address.unwrap_or_else(|| Ipv4Addr::UNSPECIFIED.to_string())
 }
 
 impl HttpArgs {
-    /// The value of the environment variable `API_KEY` that passes these keys on, if there are any.
+    /// Returns the value of the environment variable `API_KEY` that passes these keys on, if there are any.
     pub fn api_key_variable(&self) -> Option<String> {
         let keys: Vec<&str> = self.api_key.iter().map(ApiKey::expose).collect();
         (!keys.is_empty()).then(|| keys.join(","))
     }
 
-    /// Returns the flags that produce these arguments, without the keys.
+    /// Returns the flags that produce these arguments, without the API keys.
     pub fn to_argv(&self) -> Vec<OsString> {
-        // Keys are passed in a variable, because every user of the machine can read a process's arguments.
+        // API keys are passed in an environment variable, because every user of the machine can read a process's
+        // arguments.
         let Self {
             hostname,
             port,
@@ -327,7 +330,7 @@ impl ChatArgs {
 }
 
 impl LimitArgs {
-    /// Returns everything that is wrong with these limits for any model, in TGI's words.
+    /// Returns all errors in these limits that can be found without knowing the model.
     pub fn check(&self, batching: &BatchingArgs) -> Vec<String> {
         crate::config::check_limits(self, batching)
     }
@@ -435,7 +438,7 @@ impl RouterArgs {
     }
 }
 
-/// Flags written as `--name=value`, so that a value may begin with a dash.
+/// A list of flags, written as `--name=value`, so that a value may begin with a dash.
 #[derive(Default)]
 struct Argv(Vec<OsString>);
 
@@ -527,7 +530,7 @@ mod tests {
 
     #[test]
     fn help() {
-        // The help must not show values from the environment that the test runs in.
+        // The help must not show values from the test's environment.
         let command = Cli::command().mut_args(|arg| arg.hide_env_values(true));
         insta::assert_snapshot!(command.term_width(100).render_long_help());
     }

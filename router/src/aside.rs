@@ -1,38 +1,38 @@
-//! Long work for one request, on threads of its own with low priority, a few at a time, so that it does not delay the
-//! streams of others.
+//! Runs long work of single requests on separate threads with low priority, a few at a time, so that the work does not
+//! delay the streams of other requests.
 //!
-//! Doors: [`Aside::run`], and [`lower_priority`] for other threads of that kind. Handlers run on as many threads as
-//! there are processors, and so do the steps of a model on the CPU. Work that takes 100 ms there pauses every stream
-//! for 100 ms.
+//! Entry points: [`Aside::run`], and [`lower_priority`] for other threads with long work. The handlers of all requests
+//! share a few threads, and on the CPU the steps of the model use all processors. Long work on these threads would
+//! therefore pause the streams of other requests.
 
 use std::sync::Arc;
 
 use rustix::process::{Pid, setpriority_process};
 use tokio::sync::{Semaphore, oneshot};
 
-/// The niceness of threads that work aside.
+/// The niceness of the threads that run long work.
 pub(crate) const NICENESS: i32 = 10;
 
-/// Runs long work, a few pieces at a time.
+/// A limit on the amount of long work that runs at a time. Clones share the limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Aside(Arc<Semaphore>);
 
 impl Aside {
-    /// Creates it with as many turns as this machine allows.
+    /// Creates a limit of [`num_turns`].
     pub(crate) fn new() -> Self {
         Self(Arc::new(Semaphore::new(num_turns())))
     }
 
-    /// Waits for a turn, then runs `work` on a thread of its own. Returns `None` when the system gives no thread, or
-    /// `work` panics.
+    /// Waits until the limit allows `work`, then runs `work` on a new thread. Returns `None` if the thread cannot be
+    /// started or `work` panics.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let turn = Arc::clone(&self.0).acquire_owned().await.ok()?;
         let (done_tx, done_rx) = oneshot::channel();
         let work = move || {
             lower_priority(None, NICENESS);
             let _ = done_tx.send(work());
-            // The turn ends with the work, even if the caller has stopped waiting: otherwise more work than allowed
-            // would run.
+            // The permit is held until the work ends, even if the caller has stopped waiting. Otherwise more work than
+            // the limit allows would run.
             drop(turn);
         };
         std::thread::Builder::new().name("aside".to_owned()).spawn(work).ok()?;
@@ -40,7 +40,7 @@ impl Aside {
     }
 }
 
-/// The number of pieces of work that may run aside at a time: half of the processors, at most four.
+/// Returns the number of threads that may run long work at a time: half of the processors, at most four.
 pub(crate) fn num_turns() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2).min(4))
 }
@@ -48,7 +48,7 @@ pub(crate) fn num_turns() -> usize {
 /// Lowers the priority of a thread; `None` means the calling thread.
 pub(crate) fn lower_priority(thread: Option<Pid>, niceness: i32) {
     if let Err(error) = setpriority_process(thread, niceness) {
-        tracing::debug!("a thread does not get niceness {niceness}: {error}");
+        tracing::debug!("a thread cannot get niceness {niceness}: {error}");
     }
 }
 

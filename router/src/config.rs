@@ -1,7 +1,7 @@
-//! The meaning of the arguments: reports all errors at once before anything starts, then settles the limits that also
-//! depend on the shards' reply to the warm-up.
+//! Checks and interprets the arguments. Errors are reported together, before anything starts. The limits that also
+//! depend on the shards are set after the warm-up.
 //!
-//! No later code sees the arguments. Messages that TGI has too are in TGI's words.
+//! Later code reads [`Config`]. Messages that TGI has too are in TGI's words.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::http_listener::HttpEndpoint;
 use crate::memory;
 use crate::text::ChatOverrides;
 
-/// The size of a token id and a log-probability in a frame.
+/// The maximum size of a token id and a log-probability in a frame, in bytes.
 const TOP_TOKEN_BYTES: usize = proto::TOKEN_BYTES + 4;
 
-/// Everything that is wrong with the arguments.
+/// The errors in the arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct ConfigError(Vec<String>);
@@ -28,18 +28,18 @@ pub struct ConfigError(Vec<String>);
 pub(crate) struct Config {
     /// The name by which clients know the model.
     pub(crate) model_id: String,
-    /// The directory of the model's files, if the model id does not name it.
+    /// The directory of the model's files, if `model_id` is not its path.
     pub(crate) model_path: Option<PathBuf>,
     pub(crate) revision: Option<String>,
-    /// The endpoints of the shards, in order.
+    /// The endpoints of the shards, in the order of their numbers.
     pub(crate) shards: Vec<Endpoint>,
     pub(crate) num_shards: u32,
     pub(crate) shutdown_timeout: Duration,
-    /// The file or pipe that is told when the port is open.
+    /// The file or pipe to which the router writes when the port is open.
     pub(crate) ready_path: Option<PathBuf>,
     pub(crate) endpoint: HttpEndpoint,
     pub(crate) payload_limit_bytes: usize,
-    /// The most memory that this process may use.
+    /// The maximum memory that this process may use, in bytes.
     pub(crate) memory_budget_bytes: usize,
     pub(crate) generation_config: GenerationConfig,
     pub(crate) api_keys: ApiKeys,
@@ -50,36 +50,39 @@ pub(crate) struct Config {
     pub(crate) batching: BatchingArgs,
 }
 
-/// Tokens are shorter than this on average in every language. Small token limits still allow [`MIN_INPUT_LIMIT_BYTES`].
+/// The average number of bytes per token is below this in every language. If a token limit is small, a prompt may still
+/// have [`MIN_INPUT_LIMIT_BYTES`].
 const MAX_BYTES_PER_TOKEN: usize = 256;
 const MIN_INPUT_LIMIT_BYTES: usize = 64 << 10;
 
-/// The limits of one request.
+/// The limits that requests are checked against.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestLimits {
     pub(crate) max_concurrent_requests: u32,
     pub(crate) max_best_of: u32,
     pub(crate) max_stop_sequences: u32,
     pub(crate) max_top_n_tokens: u32,
-    /// The watermark's parameters in requests that ask for a watermark.
+    /// The share of green tokens, for requests that ask for a watermark. `watermark_delta` is added to the logits of
+    /// these tokens.
     pub(crate) watermark_gamma: f32,
     pub(crate) watermark_delta: f32,
     pub(crate) max_input_tokens: u32,
     pub(crate) max_total_tokens: u32,
-    /// Every token id is below this.
+    /// The size of the vocabulary. Every token id is below this number.
     pub(crate) vocab_size: u32,
     /// The number of tokens that end a sequence.
     pub(crate) num_eos_tokens: usize,
-    /// The longest time that a request may take in total.
+    /// The maximum time of a request in total, or `None` for no limit.
     pub(crate) request_timeout: Option<Duration>,
-    /// The number of API keys that share the server; 1 if there are none.
+    /// The number of API keys; 1 if there are none.
     pub(crate) num_tenants: usize,
-    /// True if tenants do not find each other's prompts in the prefix cache.
+    /// True if tenants do not share prompts in the prefix cache.
     pub(crate) separates_tenants: bool,
 }
 
 impl RequestLimits {
-    /// The longest text of a prompt, in bytes. A longer text surely has too many tokens, so it is not tokenized.
+    /// Returns the maximum size of a prompt's text, in bytes. A longer text surely has too many tokens, so it is
+    /// refused before it is tokenized.
     pub(crate) fn max_input_bytes(&self) -> usize {
         (self.max_input_tokens as usize).saturating_mul(MAX_BYTES_PER_TOKEN).max(MIN_INPUT_LIMIT_BYTES)
     }
@@ -90,11 +93,11 @@ impl RequestLimits {
 pub(crate) struct ServingLimits {
     pub(crate) request: RequestLimits,
     pub(crate) scheduler: scheduler::Limits,
-    /// The number of tokens that the KV cache holds.
+    /// The number of tokens for which the KV cache has room.
     pub(crate) max_batch_total_tokens: u32,
 }
 
-/// The meaning of the HTTP flags.
+/// The checked HTTP flags.
 #[derive(Debug)]
 pub(crate) struct Http {
     endpoint: HttpEndpoint,
@@ -106,11 +109,11 @@ pub(crate) struct Http {
 /// Checks the HTTP flags and reads the files that they name.
 ///
 /// # Errors
-/// Everything that is wrong with the flags or the files.
+/// All errors that were found in the flags and the files.
 pub(crate) fn check_http(args: &HttpArgs) -> Result<Http, Vec<String>> {
     let mut errors = Vec::new();
     let endpoint = HttpEndpoint::resolve(args).map_err(|error| errors.push(error.to_string()));
-    // An environment variable that is set but empty gives a list with one empty origin.
+    // clap turns an environment variable that is set but empty into a list with one empty origin.
     let cors_allow_origin: Vec<String> =
         args.cors_allow_origin.iter().filter(|origin| !origin.is_empty()).cloned().collect();
     for origin in &cors_allow_origin {
@@ -142,7 +145,7 @@ impl Config {
     /// Checks the arguments.
     ///
     /// # Errors
-    /// Everything that is wrong with the arguments.
+    /// All errors that were found in the arguments.
     pub(crate) fn resolve(args: &RouterArgs) -> Result<Self, ConfigError> {
         let mut errors = check_limits(&args.limits, &args.batching);
         if args.num_shards == 0 {
@@ -186,7 +189,7 @@ impl Config {
     /// Returns the limits that apply while serving. `warmup` fills in the limits that the user left open.
     ///
     /// # Errors
-    /// When the user asks for more than the shards can do.
+    /// When the user asks for more than the shards can do, or the shards report sizes of 0.
     pub(crate) fn serving_limits(&self, warmup: &WarmupReply, model: &ModelInfo) -> Result<ServingLimits, ConfigError> {
         let sizes = warmup.sizes.unwrap_or_default();
         let max_total_tokens = self.limits.max_total_tokens.unwrap_or(sizes.max_total_tokens);
@@ -248,12 +251,13 @@ impl Config {
     }
 }
 
-/// The longest prompt in tokens, under either of the flag's names.
+/// Returns the maximum length of a prompt in tokens, from either of the two flags for it.
 fn max_input_tokens(limits: &LimitArgs) -> Option<u32> {
     limits.max_input_tokens.or(limits.max_input_length)
 }
 
-/// Returns an error for each limit with which a sequence's description, or the reply to a step, may not fit in a frame.
+/// Returns an error for each limit that is so high that the opening of a sequence, or the reply to a step, may not fit
+/// in a frame.
 fn check_frames(max_total_tokens: u32, max_batch_size: u32, max_top_n_tokens: u32) -> Vec<String> {
     let mut errors = Vec::new();
     if max_total_tokens as usize > MAX_SEQUENCE_TOKENS {
@@ -269,11 +273,11 @@ fn check_frames(max_total_tokens: u32, max_batch_size: u32, max_top_n_tokens: u3
     errors
 }
 
-/// Returns everything that is wrong with the limits for any model.
+/// Returns all errors in the limits that can be found without knowing the model.
 pub(crate) fn check_limits(limits: &LimitArgs, batching: &BatchingArgs) -> Vec<String> {
     let mut errors = Vec::new();
     if limits.max_input_tokens.is_some() && limits.max_input_length.is_some() {
-        errors.push("both `max_input_tokens` and `max_input_length` are set; they are the same, use one".to_owned());
+        errors.push("both `max_input_tokens` and `max_input_length` are set; set only `max_input_tokens`".to_owned());
     }
     let positive = [
         ("max_concurrent_requests", Some(limits.max_concurrent_requests)),
@@ -313,7 +317,8 @@ fn check_input(max_input_tokens: Option<u32>, max_total_tokens: Option<u32>) -> 
     (input >= total).then(|| format!("`max_input_tokens`({input}) must be < `max_total_tokens`({total})"))
 }
 
-/// The error of a KV cache without room for the longest sequence: for all of it, or for a window and a block.
+/// Returns an error if the KV cache has no room for the longest sequence. If the model has an attention window, room
+/// for the window and one block is enough.
 fn check_total(total: u32, batch: u32, model: &ModelInfo) -> Option<String> {
     let needed = model.window.map_or(total, |window| window.saturating_add(model.block_size).min(total));
     let limit = if needed == total { "`max_total_tokens`" } else { "the model's window plus one block" };
@@ -382,7 +387,7 @@ mod tests {
         );
         check_error(
             resolve(&["--max-input-tokens=9", "--max-input-length=9"]),
-            &["both `max_input_tokens` and `max_input_length` are set; they are the same, use one"],
+            &["both `max_input_tokens` and `max_input_length` are set; set only `max_input_tokens`"],
         );
         check_error(
             resolve(&["--max-batch-prefill-tokens=9", "--max-batch-total-tokens=8"]),

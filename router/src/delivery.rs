@@ -1,10 +1,10 @@
-//! The channel that carries a sequence's events from the batcher to their reader, and the memory that unread events
-//! take.
+//! The channel for a sequence's events, from the batcher to their reader, and the memory of unread events.
 //!
-//! Doors: [`channel`], [`EventSender`], [`EventReceiver`]. The channel has room for every event that the sequence can
-//! have, so a slow reader never stops the batcher. Unread events are counted in the budget. The memory taken for them
-//! travels in the channel after them and is given back when the reader reaches it. A sequence gives back its permit
-//! when it ends, even if its last events are read much later.
+//! Entry points: [`channel`], [`EventSender`], [`EventReceiver`]. The channel has room for every event that the
+//! sequence can have, so a slow reader never stops the batcher. Unread events are counted in the memory budget: memory
+//! that is taken for a batch of events is attached to the last event of the batch, and is freed when that event is
+//! read. The permit of a sequence is released when the sequence ends, even if its last events are read much later. If
+//! there is no memory for these events, the permit is held until they are read.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -16,31 +16,32 @@ use tokio::sync::mpsc;
 use crate::generation::Permit;
 use crate::memory::{Account, Held, Part};
 
-/// The number of unread bytes that are not counted: a reader that keeps up takes nothing from the budget.
+/// New events are counted when together they have this many bytes. So a reader that keeps up takes nothing from the
+/// budget.
 const BATCH_BYTES: usize = 16 << 10;
 
-/// The time for which a response that is not streamed waits for memory that other requests hold.
+/// The maximum time that a response that is not streamed waits for memory that other requests hold.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The sending end of a sequence's events, which the batcher has.
+/// The sending end of a sequence's event channel, which the batcher owns.
 #[derive(Debug)]
 pub(crate) struct EventSender {
     parcels_tx: mpsc::Sender<Parcel>,
     answers: Part,
-    /// Given back at the end of the sequence.
+    /// The permit of the sequence, until the sequence ends.
     permit: Option<Permit>,
-    /// The bytes that the reader keeps for the sequence until it has read everything.
+    /// The number of bytes that the reader holds for the sequence until it has read all events.
     reader_bytes: usize,
-    /// The number of events, and of their bytes, sent since the last count.
+    /// The number of events that were sent since the last check, and the number of their bytes.
     num_new_events: usize,
     num_new_bytes: usize,
 }
 
-/// The receiving end of a sequence's events. Dropping it cancels the sequence.
+/// The receiving end of a sequence's event channel. Dropping the receiver cancels the sequence.
 #[derive(Debug)]
 pub(crate) struct EventReceiver {
     parcels_rx: mpsc::Receiver<Parcel>,
-    /// The memory of what the reader keeps after reading.
+    /// The memory of the data that the reader still holds after it has read the events.
     kept: Account,
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct TooSlow;
 #[derive(Debug)]
 struct Parcel {
     event: SequenceEvent,
-    /// Given back when the event is read.
+    /// A resource that is released when the event is read.
     until_read: Option<Box<UntilRead>>,
 }
 
@@ -63,7 +64,8 @@ enum UntilRead {
     Permit(Permit),
 }
 
-/// Creates a channel for a sequence with at most `most_events`, whose reader keeps `reader_bytes` for it.
+/// Creates a channel for a sequence with at most `most_events` events, whose reader holds `reader_bytes` for the
+/// sequence.
 pub(crate) fn channel(
     most_events: usize,
     reader_bytes: usize,
@@ -82,16 +84,17 @@ impl EventSender {
         self.parcels_tx.is_closed()
     }
 
-    /// Sends an event that is not the last.
+    /// Sends an event that is not the last one.
     ///
     /// # Errors
-    /// When unread events need more memory than is free. The event is not sent then, and the sequence should end.
+    /// When unread events need more memory than is free. In that case the event is not sent, and the caller should end
+    /// the sequence.
     pub(crate) fn send(&mut self, event: SequenceEvent) -> Result<(), TooSlow> {
         self.num_new_events += 1;
         self.num_new_bytes += num_bytes(&event);
         let mut until_read = None;
         if self.num_new_bytes >= BATCH_BYTES {
-            // If none of the new events was read, the reader does not keep up.
+            // The new events are counted only if the reader has read none of them. Otherwise it keeps up.
             if self.num_unread() + 1 >= self.num_new_events {
                 let held = self.answers.try_take(self.num_new_bytes).ok_or(TooSlow)?;
                 until_read = Some(Box::new(UntilRead::Memory(held)));
@@ -102,8 +105,8 @@ impl EventSender {
         Ok(())
     }
 
-    /// Sends the last event. Until it is read, memory is held for all unread events, or the permit if there is no
-    /// memory.
+    /// Sends the last event. Until it is read, memory is held for the events that were not counted and for the reader's
+    /// data. If there is not enough memory, the permit is held instead.
     pub(crate) fn end(&mut self, event: SequenceEvent) {
         let until_read = self.permit.take().map(|permit| {
             let held = self.answers.try_take(self.num_new_bytes + num_bytes(&event) + self.reader_bytes);
@@ -116,8 +119,8 @@ impl EventSender {
         self.parcels_tx.max_capacity() - self.parcels_tx.capacity()
     }
 
-    /// Puts a parcel into the channel, which has room for every event. A closed channel is noticed before the next
-    /// step.
+    /// Puts a parcel into the channel, which has room for every event. A closed channel is ignored here, because the
+    /// batcher checks for closed channels before it schedules steps.
     fn put(&self, parcel: Parcel) {
         if let Err(mpsc::error::TrySendError::Full(parcel)) = self.parcels_tx.try_send(parcel) {
             tracing::error!("an event channel is full: {:?}", parcel.event);
@@ -126,13 +129,13 @@ impl EventSender {
 }
 
 impl EventReceiver {
-    /// Holds memory for `bytes` in total, which the reader keeps after it has read their events. Returns false if there
-    /// is not enough memory.
+    /// Holds memory for the data that the reader keeps after it has read the events: `bytes` in total, of which the
+    /// first [`BATCH_BYTES`] are not counted. Returns false if the memory does not become free in time.
     pub(crate) async fn keep(&mut self, bytes: usize) -> bool {
         self.kept.grow_to(bytes.saturating_sub(BATCH_BYTES), PATIENCE).await
     }
 
-    /// Returns the memory held for what the reader keeps.
+    /// Returns the memory that is held for the data that the reader keeps.
     pub(crate) fn into_kept(self) -> Account {
         self.kept
     }
@@ -147,9 +150,9 @@ impl EventReceiver {
     }
 }
 
-/// The memory of an event in its channel, in bytes.
+/// Returns the memory of an event in its channel, in bytes.
 fn num_bytes(event: &SequenceEvent) -> usize {
-    // The headers of two lists are as large as a dozen numbers.
+    // The two `Vec`s themselves are as large as 12 numbers of 4 bytes.
     let numbers_of = |top: &TopTokens| 12 + top.token_ids.len() + top.logprobs.len();
     let numbers = match event {
         SequenceEvent::Prompt(report) => {
@@ -177,7 +180,7 @@ mod tests {
         SequenceEvent::Token { token, finish: None }
     }
 
-    /// Returns a channel that holds the only permit, the permits, and the memory of answers.
+    /// Returns a channel that holds the only permit, the permits, and the part of the memory for answers.
     fn start(answers_bytes: usize) -> (EventSender, EventReceiver, Permits, Part) {
         let (permits, answers) = (Permits::new(1, 1), Part::new(answers_bytes));
         let permit = permits.try_take(Tenant::default(), 1).unwrap();

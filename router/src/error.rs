@@ -1,6 +1,6 @@
-//! The errors that clients see. Only this file knows their HTTP statuses. Every body is `{"error", "error_type"}`, as
-//! in TGI. Below `/v1`, bodies have the shape of OpenAI or Anthropic, whose clients also expect a status and words of
-//! their own when a prompt is too long.
+//! The errors that clients see, and their HTTP statuses. A body is `{"error", "error_type"}`, as in TGI. On paths below
+//! `/v1`, bodies have the shape of OpenAI's or Anthropic's API. When a prompt is too long, those clients also expect
+//! status 400 and a message in their API's words.
 //!
 //! | status | `error_type` | when | what the client should do |
 //! |---|---|---|---|
@@ -8,11 +8,12 @@
 //! | 400 | `template_error` | the chat template refuses the conversation, or there is none | correct the messages |
 //! | 400 | `context_length_exceeded` | below `/v1`: prompt and answer exceed the context | send a shorter prompt |
 //! | 401 | `unauthorized` | there are API keys, and the request has none of them | send one |
-//! | 404, 405 | `not_found`, `method_not_allowed` | no such route | correct the URL |
+//! | 404, 405 | `not_found`, `method_not_allowed` | no such route or model | correct the URL or the model |
 //! | 408 | `request_timeout` | the body came too slowly | send faster |
 //! | 413 | `payload_too_large` | the body exceeds `--payload-limit` or the memory for bodies | send less |
-//! | 415 | `unsupported_media_type` | the body is compressed, or a web page's without JSON type | send plain JSON |
-//! | 422 | `validation` | a field is missing, of the wrong type or out of range | correct the field named |
+//! | 415 | `unsupported_media_type` | a compressed body, or a web page (`Origin`) sent no JSON type | send plain JSON |
+//! | 422 | `validation` | a field is missing, of the wrong type or out of range | correct the named field |
+//! | 422 | `batch size exceeded` | more prompts than `--max-client-batch-size` | send fewer prompts |
 //! | 424 | `generation` | the shards failed | try another server |
 //! | 429 | `overloaded` | too many requests or queued tokens, or no memory | try again after a second |
 //! | 500 | `incomplete_generation`, `internal`, … | a defect of the server | report it |
@@ -20,8 +21,9 @@
 //! | 503 | `healthcheck` | the server is stopping, or the shards failed | try another server |
 //! | 504 | `timeout` | the request took longer than `--request-timeout` | ask for less, or try when the load is lower |
 //!
-//! Status 429 comes when `--max-concurrent-requests` are being served, `--max-queued-tokens` wait, or `--memory-budget`
-//! is used up. Status 413 comes when a body alone needs more than `--memory-budget` has for bodies.
+//! A request gets status 429 when one of the limits `--max-concurrent-requests`, `--max-queued-tokens` or
+//! `--memory-budget` is reached, and status 413 when its body alone needs more memory than `--memory-budget` has for
+//! bodies.
 
 use std::time::Duration;
 
@@ -39,7 +41,7 @@ use crate::validation::ValidationError;
 /// The header that clients of Anthropic's API send with every request.
 const ANTHROPIC_VERSION: &str = "anthropic-version";
 
-/// Every error that a client may receive.
+/// The errors that a client may receive.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     #[error("Failed to parse the request body as JSON: {0}")]
@@ -52,7 +54,7 @@ pub(crate) enum ApiError {
     BodyTooLarge { limit_bytes: usize },
     #[error("Failed to buffer the request body: it did not arrive within {} seconds", .0.as_secs())]
     BodyTimeout(Duration),
-    #[error("Failed to buffer the request body: less than {least} bytes of it came within {} seconds", .time.as_secs())]
+    #[error("Failed to buffer the request body: fewer than {least} bytes of it arrived within {} seconds", .time.as_secs())]
     BodyStalled { least: usize, time: Duration },
     #[error("Failed to buffer the request body: it takes more memory than `--memory-budget` leaves for bodies")]
     BodyTooCostly,
@@ -130,7 +132,7 @@ impl ApiError {
         }
     }
 
-    /// True if part of the body may be unread.
+    /// True if part of the request's body may be unread when this error is returned.
     fn leaves_body(&self) -> bool {
         matches!(
             self,
@@ -145,7 +147,7 @@ impl ApiError {
         )
     }
 
-    /// Returns the error at the end of a stream that has begun.
+    /// Returns the error that is sent at the end of a stream that has begun.
     pub(crate) fn of_stream(failure: GenerationError) -> Self {
         match failure {
             GenerationError::Incomplete => Self::IncompleteStream,
@@ -153,7 +155,7 @@ impl ApiError {
         }
     }
 
-    /// The JSON object that describes the error.
+    /// Returns the JSON object that describes the error.
     pub(crate) fn body(&self) -> Value {
         let (_, error_type) = self.status_and_type();
         json!(ErrorBody { error: self.to_string(), error_type })
@@ -184,7 +186,7 @@ impl IntoResponse for ApiError {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // The unread rest of a body would be taken for the next request.
+        // Otherwise the unread rest of a body would be read as the next request.
         if self.leaves_body() {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -230,7 +232,7 @@ struct AnthropicErrorObject {
 }
 
 impl ApiError {
-    /// Returns the response in the shape that clients of this path read.
+    /// Returns the response in the shape that clients of this path expect.
     pub(crate) fn for_path(self, path: &str, headers: &HeaderMap) -> Response {
         let is_below =
             |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -241,7 +243,7 @@ impl ApiError {
         }
     }
 
-    /// Returns the sizes of prompt and answer if the error is that they do not fit in the context.
+    /// Returns the lengths of prompt and answer if the error is that they do not fit in the context.
     fn context_overflow(&self) -> Option<Overflow> {
         let Self::Generation(GenerationError::Validation(error)) = self else { return None };
         match *error {
@@ -256,19 +258,19 @@ impl ApiError {
     }
 }
 
-/// The numbers of tokens that do not fit in the context.
+/// The numbers of tokens of a prompt and an answer that do not fit in the context, and the limits.
 #[derive(Debug, Clone, Copy)]
 struct Overflow {
-    /// The longest prompt.
+    /// The maximum length of a prompt or, with `max_new`, of prompt and answer together.
     limit: u32,
     total_limit: u32,
     input: u32,
-    /// The tokens to generate, if prompt and answer together are too long.
+    /// The number of tokens to generate. `None` if the prompt alone is too long.
     max_new: Option<u32>,
 }
 
 impl Overflow {
-    /// The message in the words of OpenAI.
+    /// Returns the message in the words of OpenAI.
     fn openai_message(self) -> String {
         let Self { limit, total_limit, input, max_new } = self;
         let context = format!("This model's maximum context length is {total_limit} tokens");
@@ -285,19 +287,19 @@ impl Overflow {
         }
     }
 
-    /// The message in the words of Anthropic.
+    /// Returns the message in the words of Anthropic.
     fn anthropic_message(self) -> String {
         format!("prompt is too long: {} tokens > {} maximum", self.input, self.limit)
     }
 }
 
-/// Advice for a path that is not a route.
+/// Returns advice for a path that is not a route.
 fn hint(path: &str) -> &'static str {
     let is_ollama = path == "/api" || path.starts_with("/api/");
     if is_ollama { ": Ollama's API is not supported; use OpenAI's API below /v1" } else { "" }
 }
 
-/// An error on OpenAI's routes, in the shape that its clients read: an object with a message.
+/// An error on OpenAI's routes, in the shape that its clients expect: an object with a message.
 #[derive(Debug)]
 pub(crate) struct OpenAiError(ApiError);
 
@@ -308,7 +310,7 @@ impl<E: Into<ApiError>> From<E> for OpenAiError {
 }
 
 impl OpenAiError {
-    /// The JSON object that describes the error.
+    /// Returns the JSON object that describes the error.
     pub(crate) fn body(&self) -> Value {
         let (status, code) = self.0.status_and_type();
         let overflow = self.0.context_overflow();
@@ -330,7 +332,7 @@ impl IntoResponse for OpenAiError {
     }
 }
 
-/// An error on Anthropic's routes, in the shape that its clients read.
+/// An error on Anthropic's routes, in the shape that its clients expect.
 #[derive(Debug)]
 pub(crate) struct AnthropicError(ApiError);
 
@@ -341,7 +343,7 @@ impl<E: Into<ApiError>> From<E> for AnthropicError {
 }
 
 impl AnthropicError {
-    /// The JSON object that describes the error.
+    /// Returns the JSON object that describes the error.
     pub(crate) fn body(&self) -> Value {
         let (status, _) = self.0.status_and_type();
         let kind = match status {
@@ -365,8 +367,8 @@ impl IntoResponse for AnthropicError {
     }
 }
 
-/// Returns the response to an error, with another body. Clients of these bodies expect status 400 when a prompt is too
-/// long.
+/// Returns the response to an error with the given body instead of TGI's. The status is 400 when a prompt is too long,
+/// as OpenAI's and Anthropic's clients expect.
 fn with_body(body: Value, error: ApiError) -> Response {
     let body = Json(body).into_response().into_body();
     let is_overflow = error.context_overflow().is_some();

@@ -1,7 +1,7 @@
-//! The endpoint at which clients connect, with or without TLS on TCP.
+//! The endpoint to which clients connect: a TCP address, with or without TLS, or a Unix socket.
 //!
-//! Doors: [`HttpEndpoint`], which comes from the arguments, and [`HttpListener`], which accepts connections. `server`
-//! speaks HTTP over them.
+//! Entry points: [`HttpEndpoint`], which is made from the arguments, and [`HttpListener`], which accepts connections.
+//! `server` speaks HTTP over these connections.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -13,15 +13,15 @@ use crate::args::HttpArgs;
 use crate::socket::{Listener, Stream};
 use crate::tls::{Tls, TlsError};
 
-/// The address to listen on.
+/// The address at which the server listens, and its TLS identity.
 #[derive(Debug, Clone)]
 pub struct HttpEndpoint {
     endpoint: Endpoint,
-    /// The certificate and key, only on TCP.
+    /// The certificate and key. `None` without TLS, and always on a Unix socket.
     tls: Option<Tls>,
 }
 
-/// The error when the arguments name no valid address.
+/// The error when the arguments do not name a valid endpoint.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct HttpEndpointError(#[from] Reason);
@@ -36,27 +36,27 @@ enum Reason {
     TlsOnUnix,
 }
 
-/// The error when the server cannot listen on an address.
+/// The error when the server cannot listen at an address.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ListenError {
     #[error("{error}{}", advice(.error))]
     Bind { error: endpoint::ListenError },
-    #[error("listen on {endpoint}: {error}")]
+    #[error("cannot listen on {endpoint}: {error}")]
     Open { endpoint: Endpoint, error: io::Error },
 }
 
-/// An open endpoint. A socket's file is removed when this is dropped.
+/// An endpoint at which the server listens. The file of a Unix socket is removed when the listener is dropped.
 #[derive(Debug)]
 pub(crate) struct HttpListener {
     listener: Listener,
     tls: Option<Tls>,
-    /// The URL for clients; nginx and curl know `unix:` with a path.
+    /// The URL for clients. For a Unix socket it is `unix:` and the path, as in nginx.
     url: String,
     _file: Option<SocketFile>,
 }
 
-/// Advice for a user whose server cannot listen.
+/// Returns advice for a user whose server cannot listen.
 fn advice(error: &endpoint::ListenError) -> &'static str {
     use endpoint::ListenError::{Address, Host, InUse, NotASocket, NotLoopback, Path, PathTooLong};
     let source = match error {
@@ -78,7 +78,7 @@ impl HttpEndpoint {
     /// Returns the endpoint that the arguments name, and reads the TLS files.
     ///
     /// # Errors
-    /// When the hostname is not an IP address, a TLS file is wrong, or flags contradict each other.
+    /// When the hostname is not an IP address, a TLS file is invalid, or flags contradict each other.
     pub fn resolve(args: &HttpArgs) -> Result<Self, HttpEndpointError> {
         let tls = Tls::load(args.tls_certfile.as_deref(), args.tls_keyfile.as_deref()).map_err(Reason::from)?;
         if let Some(path) = &args.uds {
@@ -91,7 +91,8 @@ impl HttpEndpoint {
         Ok(Self { endpoint: Endpoint::Tcp { host: ip.to_string(), port: args.port }, tls })
     }
 
-    /// Listens and stops at once, so that an address in use is noticed before a model is loaded.
+    /// Checks that the server can listen: listens and stops at once. So an address in use is noticed before a model is
+    /// loaded.
     ///
     /// # Errors
     /// When the server cannot listen there.
@@ -99,7 +100,7 @@ impl HttpEndpoint {
         self.endpoint.bind().map(drop).map_err(|error| ListenError::Bind { error })
     }
 
-    /// Opens the endpoint.
+    /// Listens at the endpoint.
     ///
     /// # Errors
     /// When the server cannot listen there.
@@ -127,7 +128,7 @@ impl HttpListener {
         self.listener.accept().await
     }
 
-    /// The TLS identity for the handshake, if TLS is used.
+    /// Returns the TLS identity for handshakes, if TLS is used.
     pub(crate) fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
@@ -164,7 +165,7 @@ mod tests {
         let endpoint = resolve(&["--hostname=127.0.0.1", &port]).unwrap();
         let error = endpoint.probe().unwrap_err().to_string();
         assert!(
-            error.starts_with("listen on 127.0.0.1:") && error.contains("choose another port with --port"),
+            error.starts_with("cannot listen on 127.0.0.1:") && error.contains("choose another port with --port"),
             "{error}"
         );
         assert!(endpoint.listen().is_err());
@@ -186,7 +187,7 @@ mod tests {
         assert!(std::error::Error::source(&nowhere).is_none(), "{nowhere:?}");
         assert_eq!(
             nowhere.to_string(),
-            "listen on /no/dir/s: No such file or directory (os error 2); --uds sets the path"
+            "cannot listen on /no/dir/s: No such file or directory (os error 2); --uds sets the path"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! Serves text generation over HTTP: reads and writes text, and schedules sequences. It never sees a tensor.
+//! The router. It serves text generation over HTTP: it converts text to tokens and back, and schedules sequences. The
+//! model runs in the shards.
 //!
 //! Life of a request: a handler in `routes` reads the body with `api` → `api::parameters` makes
 //! [`proto::SamplingParams`] → `generation` takes a permit → `validation` tokenises (`text`) and checks → `generation`
@@ -62,11 +63,11 @@ use http_listener::HttpListener;
 use lifecycle::StopRequests;
 use text::ModelText;
 
-/// The most threads for HTTP, detokenising and the batcher. They move small messages; the processors belong to the
-/// shards.
+/// The maximum number of threads for HTTP, detokenising and the batcher. A few are enough for their small messages, and
+/// the shards need the processors.
 const MAX_ASYNC_THREADS: usize = 4;
 
-/// The reason why the router ends without a stop signal.
+/// The error with which the router ends.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum RouterError {
@@ -78,13 +79,13 @@ pub enum RouterError {
     Text(#[from] TextError),
     #[error(transparent)]
     Listen(#[from] ListenError),
-    #[error("start a thread")]
+    #[error("a thread cannot be started")]
     Thread { source: std::io::Error },
-    #[error("handle the signals SIGTERM and SIGINT")]
+    #[error("the signals SIGTERM and SIGINT cannot be handled")]
     Signals { source: std::io::Error },
-    #[error("write {path}, which says that the server is ready")]
+    #[error("{path}, to which the router reports that it is ready, cannot be written")]
     Ready { path: PathBuf, source: std::io::Error },
-    #[error("set up the metrics")]
+    #[error("the metrics cannot be set up")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error(transparent)]
     Shard(#[from] ShardClientError),
@@ -95,7 +96,7 @@ pub enum RouterError {
 }
 
 impl RouterError {
-    /// The exit status of the process.
+    /// Returns the exit status of the process.
     fn exit_status(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Model(_) | Self::Text(_) | Self::Listen(_) => exit_status::CONFIGURATION,
@@ -110,18 +111,18 @@ impl RouterError {
     }
 }
 
-/// Runs the router as a process of its own: starts logging, serves, and ends when its parent ends. `parent_pid` is the
-/// parent's process id, if known. The reason of a failure is the last line of the log; the exit status is one of
-/// [`proto::exit_status`].
+/// Runs the router as a process of its own: starts logging, serves, and ends when the parent process ends. `parent_pid`
+/// is the parent's process id, if known. If the router fails, the last line of the log gives the reason. Returns one of
+/// the statuses in [`proto::exit_status`].
 pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
         return ExitCode::from(exit_status::CONFIGURATION);
     }
     if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
-        tracing::warn!("ask for a signal when the parent ends: {error}");
+        tracing::warn!("the signal for the end of the parent process cannot be requested: {error}");
     }
-    // If the parent ended before the signal was requested, no signal comes.
+    // If the parent ended before the signal was requested, no signal comes, so the parent is checked here.
     if parent_pid.is_some_and(|pid| getppid().map(Pid::as_raw_pid) != Some(pid)) {
         telemetry::fatal("the process that started the router is gone");
         return ExitCode::from(exit_status::FAILURE);
@@ -135,30 +136,30 @@ pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
     }
 }
 
-/// Checks the flags that depend neither on the model nor on the machine: the endpoint, the API keys, and files about
-/// text. Each returned sentence describes one mistake.
+/// Checks the flags about HTTP and conversations without a model: the endpoint, the origins, the API keys, the memory
+/// budget, and the files that the flags name. Each returned sentence describes one mistake.
 pub fn check_flags(http: &HttpArgs, chat: &ChatArgs) -> Vec<String> {
     config::check_http(http).err().into_iter().flatten().chain(config::chat_overrides(chat).check()).collect()
 }
 
-/// Reads the model's tokenizer, as the router will.
+/// Checks the arguments and reads the model's tokenizer, as the router does when it starts.
 ///
 /// # Errors
-/// Every error that would end the router with the same arguments.
+/// When the arguments are invalid, or the model's files or tokenizer cannot be read.
 pub fn check(args: &RouterArgs) -> Result<(), RouterError> {
     let config = Config::resolve(args)?;
     Tokenizer::load(&model_files(&config)?)?;
     Ok(())
 }
 
-/// The limits that the router will ask of the shards.
+/// Returns the limits that the router will request from the shards.
 pub fn wishes(args: &RouterArgs) -> proto::Warmup {
     startup::wanted_limits(&args.limits, &args.batching)
 }
 
-/// Prints the OpenAPI document of the routes on stdout.
+/// Prints the OpenAPI document of the HTTP API on stdout.
 pub fn print_schema() -> ExitCode {
-    // A closed stdout is not a failure: its reader has seen enough.
+    // A closed stdout is not a failure, because its reader has read as much as it wants.
     let _ = writeln!(std::io::stdout().lock(), "{}", routes::openapi::text());
     ExitCode::SUCCESS
 }
@@ -226,7 +227,7 @@ fn announce(listener: &HttpListener, model_id: &str, limits: &ServingLimits) {
     );
 }
 
-/// An error's message followed by those of its causes.
+/// Returns an error's message, followed by the messages of its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -252,7 +253,8 @@ mod tests {
         let config = config(&path, &[]);
         let text = ModelText::load(&ModelFiles::Demo, config.chat_overrides()).unwrap();
         let router = tokio::spawn(start_and_serve(config, text));
-        // The signals are handled before the first command is sent. Until then a signal would end the test.
+        // The router handles signals before it sends the first command to the shard. An earlier signal would end the
+        // test process.
         while stats.num_warmups.load(Ordering::Relaxed) == 0 {
             tokio::task::yield_now().await;
         }
@@ -265,6 +267,6 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = format!("--port={}", listener.local_addr().unwrap().port());
         let error = run(&testing::args(&["--hostname=127.0.0.1", &port, "--model-id=/nowhere"])).unwrap_err();
-        assert!(chain(&error).starts_with("listen on 127.0.0.1:"), "{}", chain(&error));
+        assert!(chain(&error).starts_with("cannot listen on 127.0.0.1:"), "{}", chain(&error));
     }
 }

@@ -1,6 +1,7 @@
 //! `text-generation-router`: the router alone, for users who start the shards themselves.
 //!
-//! Exit status: 0 after a clean stop, 1 when something failed, 2 for bad arguments.
+//! Exit status: 0 after a clean stop, 2 for bad arguments, model files, limits or addresses, 17 when a shard failed, 1
+//! for anything else (`proto::exit_status`).
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +19,7 @@ struct Args {
     router: router::RouterArgs,
 }
 
-/// A task besides serving.
+/// A task other than serving.
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Prints the OpenAPI document of the HTTP API

@@ -1,9 +1,10 @@
-//! The memory that all requests together may hold: one budget, divided into parts from which work takes bytes before it
-//! begins.
+//! The memory that all requests together may hold. One budget is divided into parts, and code takes bytes from a part
+//! before it uses the memory.
 //!
-//! Doors: [`budget_bytes`], the size that the user wants; [`MemoryBudget`], made once at the start, and its [`Part`]s.
-//! Taken bytes are a [`Held`] and are given back when that is dropped. A part never lends to another, so when one part
-//! is full (half-sent bodies, unread answers) the others are not affected.
+//! Entry points: [`budget_bytes`], the size that the user wants; [`MemoryBudget`], which is created once at the start,
+//! and its [`Part`]s. A [`Held`] owns the bytes that were taken, and returns them to the part when it is dropped. Parts
+//! do not share memory, so a part that is used up (by half-sent bodies or unread answers) does not affect the other
+//! parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +13,29 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::memory_size::MemorySize;
 
-/// The semaphores count KiB, because their counters have 32 bits.
+/// The semaphores count units of 1 KiB instead of bytes, because a number of permits has 32 bits.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// The step in which an account grows, in bytes.
+/// Accounts grow by multiples of this size, in bytes.
 const STEP_BYTES: usize = 16 << 10;
 
-/// The shares of the memory for requests, in percent: connections, small bodies, bodies, text, answers, grammars. The
-/// rest to 100 is for the allocator, which gives memory back late and in pages.
+/// The shares of the parts of the memory for requests, in percent: connections, small bodies, bodies, text, answers,
+/// grammars. The remaining 20 percent are for the allocator, which returns memory to the system late and in whole
+/// pages.
 const SHARES: [usize; 6] = [16, 4, 16, 12, 16, 16];
 
-/// The default budget is this share of the memory of the machine or the container, within bounds.
+/// The default budget: this share of the memory of the machine or the container, clamped to the two constants below.
 const DEFAULT_PERCENT: u32 = 25;
 const MIN_DEFAULT_BYTES: u64 = 512 << 20;
 const MAX_DEFAULT_BYTES: u64 = 4 << 30;
 
-/// The least memory for requests.
+/// The minimum memory for requests, in bytes.
 const MIN_BYTES: u64 = 64 << 20;
-/// The least ratio of the budget to the largest body. The bodies' share of such a budget holds three times the largest
-/// body: the body, the data parsed from it, and as much again.
+/// The minimum ratio of the budget to the largest body. The bodies' part of such a budget has room for three times the
+/// largest body: the body, the data parsed from it, and as much again.
 const BODIES_PER_BUDGET: u64 = 20;
 
-/// The error when the budget that the user wants is too small for requests.
+/// The error when the budget is too small for requests or for the largest body.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`memory_budget` must be >= {least} bytes with a `payload_limit` of {payload_limit_bytes} bytes, at least {} MiB and \
@@ -46,38 +48,38 @@ pub(crate) struct MemoryError {
     bytes: u64,
 }
 
-/// The bytes that the router may hold.
+/// The memory budget of the router, and its parts.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryBudget {
     total_bytes: usize,
-    /// The bytes that the process took before the first request.
+    /// The number of bytes that the process used before the first request.
     resting_bytes: usize,
-    /// The memory of each idle connection.
+    /// Memory of connections, whether idle or not. Each connection holds the same amount.
     pub(crate) connections: Part,
-    /// The first bytes of bodies, and the data parsed from them, until the request's handler is done.
+    /// The first bytes of each body, and the data parsed from them, until the request's handler is done.
     pub(crate) small_bodies: Part,
     /// The rest of large bodies.
     pub(crate) bodies: Part,
-    /// Text that is tokenized or put into a template, and the result.
+    /// Text that is being tokenized or put into a template, and the result.
     pub(crate) text: Part,
     /// Generated text and tokens that clients have not read yet.
     pub(crate) answers: Part,
-    /// Grammars while they are compiled, kept grammars, and the states of sequences in them.
+    /// Grammars that are being compiled, cached grammars, and the states of sequences in grammars.
     pub(crate) grammars: Part,
 }
 
-/// A part of the budget. Clones are cheap and share the same part.
+/// A part of the budget, from which bytes are taken. Clones are cheap and share the same part.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     units: Arc<Semaphore>,
     limit_bytes: usize,
 }
 
-/// Bytes taken from a part, given back when dropped.
+/// Bytes that were taken from a part. Dropping the value returns the bytes to the part.
 #[derive(Debug)]
 pub(crate) struct Held(OwnedSemaphorePermit);
 
-/// A growing number of bytes of a part that one piece of work holds.
+/// A number of bytes, taken from a part, that can grow.
 #[derive(Debug)]
 pub(crate) struct Account {
     part: Part,
@@ -85,8 +87,8 @@ pub(crate) struct Account {
 }
 
 impl MemoryBudget {
-    /// Divides `total_bytes`, of which the process has taken `resting_bytes` already. If less than [`MIN_BYTES`] is
-    /// left, the total grows.
+    /// Divides a budget of `total_bytes`, of which the process already uses `resting_bytes`. If less than [`MIN_BYTES`]
+    /// is left, the total is increased.
     pub(crate) fn new(total_bytes: usize, resting_bytes: usize) -> Self {
         let rest = total_bytes.saturating_sub(resting_bytes).max(MIN_BYTES as usize);
         let total_bytes = rest.saturating_add(resting_bytes);
@@ -118,23 +120,23 @@ impl Part {
         Self { units: Arc::new(Semaphore::new(limit_bytes / UNIT_BYTES)), limit_bytes }
     }
 
-    /// Opens an account that holds nothing yet.
+    /// Creates an account that holds no bytes yet.
     pub(crate) fn open(&self) -> Account {
         Account { part: self.clone(), held: None }
     }
 
-    /// The size of the part. Work that needs more can never have it.
+    /// Returns the size of the part. More bytes than this can never be taken at a time.
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes
     }
 
-    /// Takes bytes that are free now; returns `None` if there are not enough.
+    /// Takes bytes if enough are free now. Returns `None` if not.
     pub(crate) fn try_take(&self, bytes: usize) -> Option<Held> {
         Arc::clone(&self.units).try_acquire_many_owned(units(bytes)?).ok().map(Held)
     }
 
-    /// Takes bytes, and waits for them at most `patience`. Returns `None` if they did not become free, or the part is
-    /// too small. Callers that wait are served in the order in which they came.
+    /// Takes bytes, and waits at most `patience` until enough are free. Returns `None` if they did not become free, or
+    /// if the part is too small. Callers that wait are served in order of arrival.
     pub(crate) async fn take(&self, bytes: usize, patience: Duration) -> Option<Held> {
         let needed = units(bytes).filter(|_| bytes <= self.limit_bytes)?;
         if let Some(held) = self.try_take(bytes) {
@@ -146,26 +148,26 @@ impl Part {
 }
 
 impl Held {
-    /// The number of bytes, rounded up to whole KiB.
+    /// Returns the number of bytes, rounded up to whole KiB.
     pub(crate) fn bytes(&self) -> usize {
         self.0.num_permits() * UNIT_BYTES
     }
 
-    /// Gives back the bytes above `bytes`.
+    /// Returns the bytes above `bytes` to the part.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let kept = units(bytes).map_or(usize::MAX, |units| units as usize);
         drop(self.0.split(self.0.num_permits().saturating_sub(kept)));
     }
 
-    /// Adds bytes that another `Held` of the same part holds.
+    /// Takes over the bytes of another `Held` of the same part.
     pub(crate) fn add(&mut self, other: Self) {
         self.0.merge(other.0);
     }
 }
 
 impl Account {
-    /// Grows the account to at least `bytes`, and waits for them at most `patience`. Returns false, and changes
-    /// nothing, if they did not become free.
+    /// Grows the account to at least `bytes`, and waits at most `patience` until enough are free. Returns false, and
+    /// changes nothing, if they did not become free.
     pub(crate) async fn grow_to(&mut self, bytes: usize, patience: Duration) -> bool {
         let missing = bytes.saturating_sub(self.held.as_ref().map_or(0, Held::bytes));
         if missing == 0 {
@@ -179,7 +181,7 @@ impl Account {
         true
     }
 
-    /// Gives back the bytes above `bytes`.
+    /// Returns the bytes above `bytes` to the part.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         if let Some(held) = &mut self.held {
             held.shrink_to(bytes);
@@ -187,7 +189,7 @@ impl Account {
     }
 }
 
-/// The number of units that hold `bytes`; `None` if it exceeds 32 bits.
+/// Returns the number of units for `bytes`, or `None` if the number exceeds 32 bits.
 fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).ok()
 }
@@ -215,7 +217,7 @@ pub(crate) fn budget_bytes(wanted: Option<MemorySize>, payload_limit_bytes: usiz
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// The memory of the machine, or of the container if that has less, in bytes.
+/// Returns the memory of the machine, or of the container if that has less, in bytes.
 fn machine_bytes() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = bytes_of(&read("/proc/meminfo")?, "MemTotal:")?;
@@ -225,7 +227,7 @@ fn machine_bytes() -> Option<u64> {
     Some(container.map_or(machine, |limit: u64| limit.min(machine)))
 }
 
-/// The memory that this process uses now, in bytes.
+/// Returns the memory that this process uses now, in bytes.
 pub(crate) fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     bytes_of(&status, "VmRSS:").and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)

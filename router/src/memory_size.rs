@@ -1,11 +1,11 @@
-//! An amount of memory: a size, or a share of what there is.
+//! An amount of memory: a size, or a share of the available memory.
 //!
-//! Written as `8GiB`, `8GB`, `512MiB`, a number of bytes, or `60%`.
+//! As text it is `8GiB`, `8GB`, `512MiB`, a number of bytes, or `60%`, for example.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Units; the names are in lower case.
+/// The names of units, in lower case, and their sizes in bytes.
 const UNITS: [(&str, u64); 9] = [
     ("", 1),
     ("b", 1),
@@ -18,17 +18,17 @@ const UNITS: [(&str, u64); 9] = [
     ("tib", 1 << 40),
 ];
 
-/// An amount of memory that the user allows.
+/// An amount of memory, as the user gives it in a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemorySize {
     /// A size in bytes.
     Bytes(u64),
-    /// A share from 1 to 100 percent. For the KV cache it is a share of the memory that the weights leave free, for the
-    /// router of all memory.
+    /// A share from 1 to 100 percent. For the KV cache it is a share of the memory that the weights leave free; for the
+    /// router it is a share of the memory of the machine or the container.
     Percent(u32),
 }
 
-/// The error when a text is neither a size nor a share.
+/// The error for text that is neither a size nor a share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither a size, such as 8GiB, 512MiB or a number of bytes, nor a share from 1% to 100%")]
 pub struct MemorySizeError(String);
@@ -52,7 +52,7 @@ fn parse(text: &str) -> Option<MemorySize> {
     let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
     let bytes = match number.parse::<u64>() {
         Ok(number) => number.checked_mul(*factor)?,
-        // A double represents half a GiB exactly, and every other size that a user types.
+        // An `f64` is precise enough for sizes with a fraction, such as 1.5 GiB.
         Err(_) => (number.parse::<f64>().ok()? * *factor as f64) as u64,
     };
     (bytes > 0).then_some(MemorySize::Bytes(bytes))

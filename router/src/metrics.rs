@@ -1,7 +1,8 @@
-//! Every metric, in one table: name, unit, meaning.
+//! The metrics of the router, in one table: name, unit, help text.
 //!
-//! Names that TGI and vLLM have keep their spelling, so that their dashboards work; ours begin with `hilo_`. There is
-//! no global recorder: code that counts has a handle. No label ever comes from a request.
+//! Metrics that TGI or vLLM have too keep their names, so that existing dashboards work; the names of our own metrics
+//! begin with `hilo_`. There is no global recorder: code that counts has a handle. No label contains data from a
+//! request.
 
 use std::time::SystemTime;
 
@@ -13,13 +14,14 @@ use crate::config::RequestLimits;
 
 const METADATA: Metadata<'static> = Metadata::new("router", Level::INFO, None);
 
-/// A metric in the range of microseconds; other durations are in the range of milliseconds.
+/// A duration whose buckets begin in the range of microseconds. The buckets of other durations begin at 0.15 ms.
 const DEVICE_IDLE_DURATION: &str = "hilo_device_idle_duration";
 
-/// The number of equal buckets of a histogram whose values have a limit.
+/// The number of buckets of equal width in a histogram whose values have a maximum.
 const NUM_LINEAR_BUCKETS: u32 = 100;
 
-/// All metrics. Each is a call of a method of [`Table`] with name and meaning; the method implies the unit.
+/// The handles of all metrics. [`Metrics::new`] registers each metric with a method of [`Table`], which implies its
+/// unit.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     pub(crate) request_count: Counter,
@@ -36,7 +38,7 @@ pub(crate) struct Metrics {
     pub(crate) request_generated_tokens: Histogram,
     prefill: StepMetrics,
     decode: StepMetrics,
-    /// The time that the device waited, although rows were ready, before a step without prompts.
+    /// The time for which the device was idle before a step without prompts, although rows were ready.
     pub(crate) device_idle_duration: Histogram,
     pub(crate) batch_concat: Counter,
     pub(crate) batch_next_size: Histogram,
@@ -58,7 +60,7 @@ pub(crate) struct Metrics {
     exporter: PrometheusHandle,
 }
 
-/// A counter for each reason why requests failed.
+/// A counter of failed requests for each reason.
 #[derive(Debug)]
 pub(crate) struct FailureCounters {
     pub(crate) validation: Counter,
@@ -75,15 +77,15 @@ pub(crate) struct StepMetrics {
     pub(crate) count: Counter,
     pub(crate) success: Counter,
     pub(crate) failure: Counter,
-    /// The time from sending the command, or from the end of the step before it, to reading the reply.
+    /// The time to the reply, from sending the command or from the end of the step before, whichever was later.
     pub(crate) inference_duration: Histogram,
-    /// The shard's own part of the time.
+    /// The time that the shard took, as it reports.
     pub(crate) forward_duration: Histogram,
     /// The time that the router takes to process the reply.
     pub(crate) decode_duration: Histogram,
 }
 
-/// The tokens that the prefix cache saves.
+/// The counters of prompt tokens that were looked up and found in the prefix cache.
 #[derive(Debug)]
 pub(crate) struct PrefixCacheCounters {
     queried: Counter,
@@ -98,7 +100,7 @@ impl PrefixCacheCounters {
     }
 }
 
-/// The number of programs that the compiler had to make.
+/// The counters of programs that had to be compiled, in the warm-up and while serving.
 #[derive(Debug)]
 pub(crate) struct ProgramCounters {
     pub(crate) warmup: Counter,
@@ -109,7 +111,7 @@ impl Metrics {
     /// Registers every metric.
     ///
     /// # Errors
-    /// Never with these buckets; the exporter checks that they are not empty.
+    /// Never, because the exporter refuses only empty lists of buckets.
     pub(crate) fn new(limits: &RequestLimits) -> Result<Self, BuildError> {
         let recorder = recorder(limits)?;
         let t = Table(&recorder);
@@ -191,7 +193,7 @@ impl Metrics {
         }
     }
 
-    /// Sets the gauges that show how full the scheduler is.
+    /// Sets the gauges of sequences, slots and blocks.
     pub(crate) fn show_usage(&self, usage: &Usage, block_size_tokens: u32) {
         let used_share = f64::from(usage.num_used_blocks) / f64::from(usage.num_blocks.max(1));
         self.batch_current_size.set(usage.num_running);
@@ -211,13 +213,14 @@ impl Metrics {
         self.exporter.render()
     }
 
-    /// Moves samples into buckets. Must be called regularly, so that samples do not pile up between scrapes.
+    /// Moves the samples of histograms into buckets. Must be called regularly, so that samples do not pile up between
+    /// scrapes.
     pub(crate) fn upkeep(&self) {
         self.exporter.run_upkeep();
     }
 }
 
-/// The methods that register a row of the table.
+/// A recorder, with one method for each kind of metric that is registered.
 struct Table<'a>(&'a PrometheusRecorder);
 
 impl Table<'_> {
@@ -228,7 +231,7 @@ impl Table<'_> {
     fn labelled_counter(&self, name: &'static str, help: &'static str, label: Option<Label>) -> Counter {
         self.0.describe_counter(KeyName::from(name), Some(Unit::Count), help.into());
         let counter = self.0.register_counter(&key(name, label), &METADATA);
-        // A counter that is registered at the start shows zero instead of nothing.
+        // The increment makes the counter appear with the value 0 before its first event.
         counter.increment(0);
         counter
     }
@@ -273,7 +276,8 @@ impl Table<'_> {
         }
     }
 
-    /// Sets the start of the process, a metric that Prometheus' own clients have too: its value changes at a restart.
+    /// Registers and sets the start time of the process, as Prometheus' own client libraries do. A new value shows that
+    /// the process was restarted.
     fn show_start(&self) {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.gauge("process_start_time_seconds", "Start time of the router process, in seconds since 1970")

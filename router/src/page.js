@@ -1,4 +1,5 @@
-// Shared by the pages of this server: typed values survive a reload, and an unreachable server gets a clear error.
+// Code that the pages of this server share: it keeps typed values over a reload, and turns an unreachable server into a
+// clear error.
 "use strict";
 
 const element = (id) => document.getElementById(id);

@@ -1,5 +1,5 @@
-//! The message with which the router tells the process that started it that the port is open. It goes to a file or pipe
-//! of its own, because a log has filters, and drops lines that nobody reads.
+//! The message that the router writes when its port is open, for the process that started the router. The message has a
+//! file or pipe of its own, because the log may filter or drop lines.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -7,21 +7,21 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The address of the server and its limits.
+/// The address of the server, its model and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     /// The URL for clients.
     pub url: String,
     /// The name by which clients know the model.
     pub model_id: String,
-    /// The most tokens of a prompt.
+    /// The maximum number of tokens in a prompt.
     pub max_input_tokens: u32,
-    /// The most tokens of a prompt and its completion together.
+    /// The maximum number of tokens in a prompt and its completion together.
     pub max_total_tokens: u32,
 }
 
 impl Ready {
-    /// Writes this as one line of JSON to an existing file or pipe.
+    /// Writes the message as one line of JSON to an existing file or pipe.
     ///
     /// # Errors
     /// When the file cannot be opened or written.

@@ -1,7 +1,7 @@
-//! The connections: HTTP/1.1, with a deadline for everything that a client could leave half done.
+//! Serves connections with HTTP/1.1, and cuts off clients that are too slow.
 //!
-//! The handshake and the headers must arrive in time, and the client must read responses in time. The number of
-//! connections is limited. The server knows nothing of routes.
+//! The TLS handshake and the headers must arrive in time, and the client must read responses in time. (`routes` sets
+//! the deadline of request bodies.) The number of connections is limited.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -21,27 +21,29 @@ use crate::socket::{Socket, Stream};
 use crate::take_deadline::{AnswerDeadline, TakeDeadline};
 use crate::tls::Tls;
 
-/// The memory of a connection: its read and write buffers, and TLS. The connections' part of the budget limits how many
-/// are open at a time; more wait to be accepted.
+/// The memory of a connection, in bytes: its read and write buffers, and TLS. The connections' part of the memory
+/// budget limits the number of open connections; more connections wait to be accepted.
 const CONNECTION_BYTES: usize = 64 << 10;
 
-/// The longest head of a request, and the most bytes that wait to be written before the handler must pause.
+/// The maximum size of a request's head, and of the bytes that wait to be written before the handler must pause.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// A client is cut off when its handshake or its headers take longer than this, or when it is silent for longer between
-/// two requests.
+/// A client is cut off when its handshake or its headers take longer than this, or when it sends nothing for longer
+/// between two requests.
 const HEADER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A client is cut off when nothing could be written to it for this long. The kernel accepts more bytes when a third of
-/// its buffer is free. The kernel doubles the buffer below, so a client must read about 1.5 KB per second.
+/// A client is cut off when nothing could be written to its connection for this long. The kernel accepts more bytes
+/// only when a third of its send buffer is free. The kernel doubles [`SEND_BUFFER_BYTES`], so a client must read about
+/// 1.5 KB per second.
 const TAKE_DEADLINE: Duration = Duration::from_secs(60);
 const SEND_BUFFER_BYTES: usize = 128 << 10;
 
-/// A client whose machine does not respond for this long is gone (`TCP_USER_TIMEOUT` of `tcp(7)`). This time also runs
-/// while the client's window is too small, so it is longer than `TAKE_DEADLINE`.
+/// The kernel closes a connection if the client's machine does not acknowledge data for this long (`TCP_USER_TIMEOUT`
+/// of `tcp(7)`). The time also counts while the client's receive window is too small, so it is longer than
+/// `TAKE_DEADLINE`.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(120);
 
-/// The pause after an accept that failed because file descriptors ran out.
+/// The pause after an accept that failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The application to serve, with its limits.
@@ -50,11 +52,11 @@ pub(crate) struct Site {
     pub(crate) app: Router,
     /// The memory of all connections together.
     pub(crate) connections: Part,
-    /// The longest time that a request may take in total.
+    /// The maximum time of a request in total, or `None` for no limit.
     pub(crate) request_timeout: Option<Duration>,
 }
 
-/// The state of a connection beside its stream.
+/// The state of a connection, except its stream.
 struct Connection {
     site: Site,
     watcher: Watcher,
@@ -62,7 +64,7 @@ struct Connection {
     _held: Held,
 }
 
-/// Serves until `stop_rx` is true, then accepts no more connections and returns when every running request has its
+/// Serves until `stop_rx` is true. Then accepts no more connections, and returns when every running request has its
 /// response.
 pub(crate) async fn serve(listener: HttpListener, site: Site, stop_rx: watch::Receiver<bool>) {
     let graceful = GracefulShutdown::new();
@@ -89,7 +91,7 @@ async fn accept(listener: &HttpListener, connections: &Part) -> (Stream, Held) {
             // Only this connection failed, before it was accepted.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
             Err(error) => {
-                tracing::warn!("accept a connection: {error}");
+                tracing::warn!("a connection cannot be accepted: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -101,7 +103,7 @@ impl Connection {
         if let Stream::Tcp(stream) = &stream
             && let Err(error) = set_options(stream)
         {
-            tracing::debug!("set the options of a connection: {error}");
+            tracing::debug!("the options of a connection cannot be set: {error}");
         }
         let socket = Socket::new(stream);
         let deadline = AnswerDeadline::new(self.site.request_timeout);
@@ -110,12 +112,13 @@ impl Connection {
         let Some(tls) = tls else { return self.serve_http(stream, answering).await };
         let handshake = tokio::select! {
             handshake = tokio::time::timeout(HEADER_DEADLINE, tls.accept(stream)) => handshake,
-            // A client that has not sent a request gets no response.
+            // When the server stops, a client that is still in the handshake is cut off, because it has not sent a
+            // request yet.
             _ = self.stop_rx.wait_for(|&stops| stops) => return,
         };
         match handshake {
             Ok(Ok(stream)) => self.serve_http(stream, answering).await,
-            Ok(Err(error)) => tracing::debug!("TLS handshake with a client: {error}"),
+            Ok(Err(error)) => tracing::debug!("the TLS handshake with a client failed: {error}"),
             Err(_) => {
                 tracing::debug!("a client did not finish the TLS handshake within {} s", HEADER_DEADLINE.as_secs())
             }
@@ -125,18 +128,18 @@ impl Connection {
     async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, answering: Answering) {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEADER_DEADLINE).max_buf_size(BUFFER_BYTES);
-        // `answering` decides if a client has left. With half-close, a client that only stops sending still gets the
-        // bytes that are ready then.
+        // `answering` decides if a client has left. With half-close, a client that has only stopped sending still gets
+        // the bytes that are ready at that time.
         http.half_close(true);
         let connection = http.serve_connection(TokioIo::new(stream), answering);
         if let Err(error) = self.watcher.watch(connection).await {
-            tracing::debug!("serve a connection: {error}");
+            tracing::debug!("a connection ended with an error: {error}");
         }
     }
 }
 
 fn set_options(stream: &TcpStream) -> std::io::Result<()> {
-    // A token is a small packet, which must not wait for the next one.
+    // Disables Nagle's algorithm, because a token is a small packet and must not wait for the next one.
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER_BYTES)?;
     let millis = u32::try_from(SILENCE_DEADLINE.as_millis()).unwrap_or(u32::MAX);
@@ -157,7 +160,7 @@ mod tests {
         Site { app, connections: Part::new(1 << 20), request_timeout: None }
     }
 
-    /// Starts a server with TLS and without routes; sending `true` stops it.
+    /// Starts a server with TLS and without routes. Sending `true` to the returned sender stops the server.
     async fn start() -> (SocketAddr, watch::Sender<bool>, tokio::task::JoinHandle<()>) {
         let directory = tempfile::tempdir().unwrap();
         let [certfile, keyfile] = ["cert", "key"].map(|name| directory.path().join(name));
@@ -173,8 +176,8 @@ mod tests {
         (address, stop_tx, tokio::spawn(serve(listener, site(Router::new()), stop_rx)))
     }
 
-    /// Runs a client that reads `bytes` of a 1 MiB response every second, and returns how many bytes it read in the
-    /// end.
+    /// Runs a client that reads at most `bytes` bytes of a 1 MiB response every second, and returns the number of bytes
+    /// that the client read in total.
     async fn read_slowly(bytes: usize) -> usize {
         let app = Router::new().route("/", axum::routing::get(|| async { vec![0_u8; 1 << 20] }));
         let args = args(&["--hostname=127.0.0.1", "--port=0"]);

@@ -1,7 +1,6 @@
-//! Connections of clients and connections to shards, and their listeners, on tokio.
+//! Asynchronous connections (of clients and to shards) and listeners, for TCP and Unix sockets.
 //!
-//! Several tasks may share one connection: one reads and writes for the client, and others check if the client is still
-//! there.
+//! Several tasks may share one connection: one task reads and writes, and others check if the client has left.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -16,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 #[derive(Debug, Clone)]
 pub(crate) struct Socket(Arc<Stream>);
 
-/// A connection on which nothing was read or written yet.
+/// A TCP or Unix stream.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -35,21 +34,21 @@ impl Socket {
         Self(Arc::new(stream))
     }
 
-    /// Connects to a shard. If the host does not respond, waits as long as the system does.
+    /// Connects to a shard. The system decides how long to wait for a host that does not respond.
     ///
     /// # Errors
-    /// When nobody listens there, or the host cannot be reached.
+    /// When no process listens at the endpoint, or the host cannot be reached.
     pub(crate) async fn connect(endpoint: &Endpoint) -> io::Result<Self> {
         let stream = match endpoint {
             Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
             Endpoint::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                // On loopback, the system may choose the requested port as the connection's own port, which connects it
-                // to itself.
+                // On loopback, if no process listens, the system may pick the requested port as the local port too. The
+                // socket is then connected to itself (TCP self-connect).
                 if stream.local_addr()? == stream.peer_addr()? {
                     return Err(ErrorKind::ConnectionRefused.into());
                 }
-                // A step is a small packet, which must not wait for the next one.
+                // Disables Nagle's algorithm, because a step is a small packet and must not wait for the next one.
                 stream.set_nodelay(true)?;
                 Stream::Tcp(stream)
             }
@@ -57,9 +56,10 @@ impl Socket {
         Ok(Self::new(stream))
     }
 
-    /// Waits until the client has closed the connection, or its sending half, even if bytes before the end are unread.
+    /// Waits until the client has closed the connection, or its sending half, even if received bytes are unread.
     pub(crate) async fn closed(self) {
-        // Only interest in urgent data works here: readiness to read says nothing about an end after unread bytes.
+        // Waits for urgent data or the end. Interest in reading would not work here, because unread bytes make the
+        // socket readable long before the end.
         match self.0.ready(Interest::PRIORITY).await {
             Ok(ready) if !ready.is_read_closed() => std::future::pending().await,
             Ok(_) | Err(_) => {}
@@ -71,7 +71,7 @@ impl Listener {
     /// Converts a listener of the standard library.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the system refuses to make the listener non-blocking or to register it.
     pub(crate) fn from_std(listener: endpoint::Listener) -> io::Result<Self> {
         match listener {
             endpoint::Listener::Tcp(listener) => {

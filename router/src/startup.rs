@@ -1,7 +1,7 @@
-//! Turns the arguments into a server that can answer: greets and warms up the shards, settles the limits, and connects
-//! the modules.
+//! Turns the configuration into a server that can serve: connects to the shards, warms them up, sets the limits, and
+//! creates the modules' state.
 //!
-//! Every module's state is made here, once. This file opens no port and starts no loop; `lifecycle` does.
+//! This file opens no port and does not run the batcher; `lifecycle` does.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::state::{AppState, Health, ServerInfo};
 use crate::text::{Chat, ModelText, TokenizerPool};
 use crate::validation::Validator;
 
-/// A server that is complete except for its port.
+/// A server that is ready, except that its port is not open and its batcher does not run yet.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) app: Router,
@@ -37,10 +37,11 @@ pub(crate) struct Started {
     pub(crate) memory: MemoryBudget,
 }
 
-/// Connects to the shards, warms them up and connects the modules.
+/// Connects to the shards, warms them up and creates the server.
 ///
 /// # Errors
-/// When a shard is missing or cannot do what the configuration asks.
+/// When a shard is missing or fails, when the shards cannot meet the configured limits, or when a thread cannot be
+/// started.
 pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, RouterError> {
     let ModelText { tokenizer, chat_templates } = text;
     let mut group = ShardGroup::connect(&config.shards).await?;
@@ -48,7 +49,8 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     if tokenizer.vocab_size() > model.vocab_size as usize {
         let (known, given) = (model.vocab_size, tokenizer.vocab_size());
         tracing::warn!(
-            "the tokenizer has {given} tokens, the model only {known}; prompts with other tokens are refused"
+            "the tokenizer has {given} tokens, but the model has only {known}; prompts with tokens that the model lacks \
+             are refused"
         );
     }
     let warmup = group.warmup(wanted_limits(&config.limits, &config.batching), model.block_size).await?;
@@ -98,7 +100,7 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     Ok(Started { app, batcher, stop_tx, health, metrics, limits, memory })
 }
 
-/// The limits that the user asked for; the shards choose the rest.
+/// Returns the limits that the user asked for. The shards choose the others.
 pub(crate) fn wanted_limits(limits: &LimitArgs, batching: &BatchingArgs) -> Warmup {
     let (kv_cache_bytes, kv_cache_percent) = match batching.kv_cache_memory {
         Some(MemorySize::Bytes(bytes)) => (Some(bytes), None),

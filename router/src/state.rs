@@ -1,7 +1,7 @@
-//! The state that every request handler may use: the generator, the facts of the server, its health, its metrics.
+//! The state that request handlers share: the generator, information about the server, its health, its metrics and
+//! more.
 //!
-//! The state only holds these. Sequences, slots and blocks belong to the scheduler, and handlers cannot change anything
-//! here.
+//! Sequences, slots and blocks are not here, because the scheduler owns them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use crate::text::Chat;
 #[derive(Debug, Clone)]
 pub(crate) struct AppState(Arc<Shared>);
 
-/// Facts about the server.
+/// The configuration, the limits and the model of the server.
 #[derive(Debug)]
 pub(crate) struct ServerInfo {
     pub(crate) config: Config,
@@ -31,7 +31,7 @@ pub(crate) struct ServerInfo {
     pub(crate) memory: MemoryBudget,
 }
 
-/// True if requests can be served. Shared with the code that finds out.
+/// A flag that is true while requests can be served. Clones share the flag.
 #[derive(Debug, Clone)]
 pub(crate) struct Health(Arc<AtomicBool>);
 
@@ -91,12 +91,12 @@ impl AppState {
         &self.0.info.config.api_keys
     }
 
-    /// The sampling parameters for requests that do not set them.
+    /// Returns the sampling parameters for requests that do not set them.
     pub(crate) fn sampling_defaults(&self) -> &SamplingDefaults {
         &self.0.sampling_defaults
     }
 
-    /// The name by which clients know the model.
+    /// Returns the name by which clients know the model.
     pub(crate) fn model_id(&self) -> &str {
         &self.0.info.config.model_id
     }
@@ -105,17 +105,17 @@ impl AppState {
         &self.0.compute_type
     }
 
-    /// The runner of work that takes long.
+    /// Returns the limit under which long work runs on separate threads.
     pub(crate) fn aside(&self) -> &Aside {
         &self.0.aside
     }
 
-    /// The bytes that requests may hold.
+    /// Returns the memory budget for requests.
     pub(crate) fn memory(&self) -> &MemoryBudget {
         &self.0.info.memory
     }
 
-    /// The largest request body, in bytes.
+    /// Returns the maximum size of a request body, in bytes.
     pub(crate) fn payload_limit_bytes(&self) -> usize {
         self.0.info.config.payload_limit_bytes
     }
@@ -127,7 +127,7 @@ impl Health {
         Self(Arc::new(AtomicBool::new(true)))
     }
 
-    /// Marks the server as unhealthy for good: it stops, or its shards failed.
+    /// Marks the server as unhealthy until it ends, because it is stopping or its shards failed.
     pub(crate) fn lose(&self) {
         self.0.store(false, Ordering::Relaxed);
     }

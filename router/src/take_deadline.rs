@@ -1,8 +1,9 @@
-//! A stream whose peer must read in time: some bytes within a time limit, and the whole response to a request before a
-//! deadline.
+//! A stream whose peer must read in time. It must read some bytes within each time limit, and the whole response to a
+//! request before a deadline.
 //!
-//! Doors: [`TakeDeadline`], [`AnswerDeadline`]. Bytes count as read when the kernel accepts them. The kernel asks for
-//! more only when a third of its buffer is free, so with a known buffer size the time limit is also a minimum rate.
+//! Entry points: [`TakeDeadline`], [`AnswerDeadline`]. Bytes count as read when the kernel accepts them. The kernel
+//! accepts more bytes only when a third of its send buffer is free, so with a known buffer size the time limit is also
+//! a minimum rate.
 
 use std::io::{Error, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -13,33 +14,33 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The time that a client has to read the rest of a response after `--request-timeout`.
+/// The time after `--request-timeout` in which a client must read the rest of the response.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// The time by which the current response must be read. Clones share it.
+/// The time by which the current response of a connection must be read. Clones share the deadline.
 #[derive(Debug, Clone)]
 pub(crate) struct AnswerDeadline {
     time: Option<Duration>,
     until: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The stream. Writing fails with [`ErrorKind::TimedOut`] when nothing could be written for `time`, or after the
-/// deadline.
+/// A stream with a time limit. Writing fails with [`ErrorKind::TimedOut`] when nothing could be written for `time`, or
+/// when a write has to wait after the deadline.
 pub(crate) struct TakeDeadline<S> {
     stream: S,
     time: Duration,
     deadline: AnswerDeadline,
-    /// Runs while a write waits.
+    /// The timer of the write that is waiting, if there is one.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl AnswerDeadline {
-    /// Creates deadlines for requests that may take `request_timeout` in total.
+    /// Creates a deadline for requests that may take `request_timeout` in total. `None` means no deadline.
     pub(crate) fn new(request_timeout: Option<Duration>) -> Self {
         Self { time: request_timeout.map(|time| time.saturating_add(GRACE)), until: Arc::default() }
     }
 
-    /// Starts the deadline of a request.
+    /// Sets the deadline of a new request, counted from now.
     pub(crate) fn begin(&self) {
         let until = self.time.and_then(|time| Instant::now().checked_add(time));
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
@@ -55,7 +56,7 @@ impl<S> TakeDeadline<S> {
         Self { stream, time, deadline, timer: None }
     }
 
-    /// Returns the outcome of a write, or an error if the write took too long.
+    /// Returns the outcome of a write, or an error if the write has waited too long.
     fn limit<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<Result<T, Error>>) -> Poll<Result<T, Error>> {
         if outcome.is_ready() {
             self.timer = None;

@@ -1,6 +1,6 @@
 //! TLS for the listener: a certificate chain and its key, read once from PEM files.
 //!
-//! Door: [`Tls`]. Supports TLS 1.2 and 1.3 with HTTP/1.1. A key is never printed.
+//! Entry point: [`Tls`]. It supports TLS 1.2 and 1.3 with HTTP/1.1. A private key is never printed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// A server's TLS identity, ready for handshakes. Clones are cheap.
+/// A certificate chain and its private key, ready for handshakes. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct Tls(TlsAcceptor);
 
@@ -23,15 +23,16 @@ pub(crate) enum TlsError {
     Half { given: &'static str, missing: &'static str },
     #[error("`tls_{what}file` {path} has no {wanted} in PEM: {source}")]
     File { what: &'static str, wanted: &'static str, path: PathBuf, source: pem::Error },
-    #[error("`tls_certfile` {certfile} with `tls_keyfile` {keyfile}: {source}")]
+    #[error("`tls_certfile` {certfile} and `tls_keyfile` {keyfile} cannot be used together: {source}")]
     Pair { certfile: PathBuf, keyfile: PathBuf, source: rustls::Error },
 }
 
 impl Tls {
-    /// Returns the identity in these files; `None` if no file is named.
+    /// Returns the certificate chain and key in these files, or `None` if no file is named.
     ///
     /// # Errors
-    /// When only one file is named, a file has no certificate or no private key, or the two do not belong together.
+    /// When only one file is named, a file cannot be read or lacks the certificate or the private key, or the two do
+    /// not belong together.
     pub(crate) fn load(certfile: Option<&Path>, keyfile: Option<&Path>) -> Result<Option<Self>, TlsError> {
         let (certfile, keyfile) = match (certfile, keyfile) {
             (None, None) => return Ok(None),
@@ -113,6 +114,9 @@ mod tests {
         let no_key = error(Some(&cert), Some(&cert));
         assert!(no_key.starts_with("`tls_keyfile` ") && no_key.contains("/cert has no private key in PEM"), "{no_key}");
         let stranger = error(Some(&cert), Some(&other));
-        assert!(stranger.contains("/other: ") && stranger.to_lowercase().contains("mismatch"), "{stranger}");
+        assert!(
+            stranger.contains("/other cannot be used together: ") && stranger.to_lowercase().contains("mismatch"),
+            "{stranger}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Benchmarks of a step of the scheduler and of a prompt that the prefix cache has, both through the scheduler's verbs.
+//! Benchmarks of one step of the scheduler, and of the admission of a prompt that is in the prefix cache. Both call
+//! only the scheduler's public methods.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// A scheduler whose rows all make tokens.
+/// A scheduler with one running sequence in every row, and the shape of the sequences that replace finished ones.
 struct Rows {
     scheduler: Scheduler,
     prompt_len: u32,
@@ -37,14 +38,15 @@ struct Rows {
 }
 
 impl Rows {
-    /// `num_rows` sequences that have read prompts of `prompt_len` tokens. Each makes `max_new_tokens`; then another
-    /// comes.
+    /// Returns a scheduler with `num_rows` sequences that have read prompts of `prompt_len` tokens. Each generates
+    /// `max_new_tokens` tokens; then a new sequence replaces it.
     fn new(num_rows: u32, prompt_len: u32, max_new_tokens: u32) -> Self {
         let blocks_per_row = (prompt_len + max_new_tokens).div_ceil(BLOCK_SIZE_TOKENS) + 1;
-        // There is room for twice as many sequences, so the prefix cache is full and each step evicts blocks.
+        // The KV cache has room for twice as many sequences, so blocks of finished ones fill the prefix cache and each
+        // step evicts some.
         let scheduler = Scheduler::new(limits(num_rows, num_rows * prompt_len, 2 * num_rows * blocks_per_row));
         let mut rows = Self { scheduler, prompt_len, max_new_tokens, next_token_id: 1 };
-        // One sequence per step, so that they do not all end in the same step.
+        // One sequence is submitted per step, so that the sequences do not all end in the same step.
         for _ in 0..num_rows {
             rows.submit();
             rows.step();
@@ -58,7 +60,8 @@ impl Rows {
         self.scheduler.submit(spec(prompt, self.max_new_tokens), Instant::now()).expect("there is room for it");
     }
 
-    /// Runs one step from schedule to events. Returns the time that the scheduler took, without the shard's reply.
+    /// Runs one step from schedule to events. Returns the time that the scheduler took. The time to build the shard's
+    /// reply is not included.
     fn step(&mut self) -> Duration {
         let start = Instant::now();
         let step = self.scheduler.schedule(start).expect("there is work");
@@ -76,12 +79,13 @@ impl Rows {
 /// A prefix cache with one long prompt in it.
 struct CachedPrompt {
     scheduler: Scheduler,
-    /// The cached tokens, and the last one, which is always read.
+    /// The cached tokens, then one more token, which is always read.
     prompt: Arc<[u32]>,
 }
 
 impl CachedPrompt {
-    /// A cache of `num_blocks` blocks with `num_cached` tokens of a prompt. Other prompts fill half of the rest.
+    /// Returns a cache of `num_blocks` blocks that contains `num_cached` tokens of the prompt. Other prompts fill half
+    /// of the remaining blocks.
     fn new(num_blocks: u32, num_cached: u32) -> Self {
         let mut scheduler = Scheduler::new(limits(1, num_cached + 1, num_blocks));
         let prompt: Arc<[u32]> = (0..=num_cached).collect();
@@ -97,7 +101,8 @@ impl CachedPrompt {
         Self { scheduler, prompt }
     }
 
-    /// Submits the prompt, schedules it and cancels it. Returns the number of its tokens that the cache has.
+    /// Submits the prompt, schedules it and cancels it. Returns the number of the prompt's tokens that are in the
+    /// cache.
     fn visit(&mut self) -> usize {
         let now = Instant::now();
         let id = self.scheduler.submit(spec(Arc::clone(&self.prompt), 1), now).expect("there is room for it");
@@ -134,7 +139,7 @@ fn spec(token_ids: Arc<[u32]>, max_new_tokens: u32) -> SequenceSpec {
     }
 }
 
-/// A reply with a token for every row that wants one.
+/// Returns a reply with a token for every row that asks for one.
 fn reply(step: &Step) -> StepReply {
     let sampled = step.rows.iter().filter(|row| row.token.is_some()).map(|row| row.slot);
     let token = |slot| Some(SampledToken { token_id: 7 + slot, ..SampledToken::default() });

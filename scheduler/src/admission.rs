@@ -1,12 +1,13 @@
 //! Admission: sequences leave the queue in order of arrival while a slot and KV blocks are left.
 //!
-//! An admitted sequence takes the blocks of all tokens that it has to read (with a window, of those that it reads next:
-//! see `window`), and one more block at a time while it makes tokens. One block per running sequence stays in reserve,
-//! so that a new sequence is not preempted at once. A sequence for which there is no room may be overtaken by later
-//! ones that fit, at most [`MAX_OVERTAKEN`] times. Then all others wait until enough running sequences have ended. If
-//! another sequence reads the same prompt in this step, the new one waits for the end of the step and then shares the
-//! blocks. No sequence is admitted whose prompt does not fit in the step's frame. Sequences with masks also wait while
-//! the masks of the running ones fill their part of a frame.
+//! An admitted sequence takes the blocks of all tokens that it has to read (with an attention window, only the blocks
+//! of the tokens that it reads next: see `window`). While it generates tokens, it takes one more block at a time. One
+//! block per running sequence stays in reserve, so that a new sequence is not preempted at once. Later sequences that
+//! fit may overtake a sequence for which there is no room, at most [`MAX_OVERTAKEN`] times. After that, all later
+//! sequences wait until enough running sequences have ended. If another sequence reads the same prompt in this step,
+//! the new sequence waits for the end of the step and then shares the blocks. A sequence is not admitted if its prompt
+//! does not fit in the rest of the step's frame. Sequences with masks also wait while the masks of running sequences
+//! fill the part of a frame that is meant for masks.
 
 use std::time::Instant;
 
@@ -17,19 +18,20 @@ use crate::sequence::Sequence;
 use crate::slot::{Admission, SlotId};
 use crate::{Event, Limits, Scheduler, SequenceEvent, SequenceSpec, Step};
 
-/// The number of younger sequences that may be admitted before one for which there is no room.
+/// The maximum number of younger sequences that are admitted before a sequence for which there is no room.
 pub(crate) const MAX_OVERTAKEN: u32 = 32;
-/// The number of waiting sequences that are considered for admission.
+/// The number of waiting sequences, from the front of the queue, that are considered for admission.
 const LOOKAHEAD: usize = 64;
 
-/// The most KV blocks that a sequence needs at a time. The last token made is never read again, so it needs no room.
+/// Returns the maximum number of KV blocks that a sequence needs at a time. The last generated token is never read, so
+/// it needs no room.
 pub(crate) fn most_blocks(spec: &SequenceSpec, limits: &Limits) -> u32 {
     let prompt_tokens = u32::try_from(spec.prompt.token_ids.len()).unwrap_or(u32::MAX);
     limits.most_blocks(prompt_tokens.saturating_add(spec.max_new_tokens).saturating_sub(1))
 }
 
 impl Scheduler {
-    /// Admits the next sequence that fits, and returns its slot.
+    /// Admits the next sequence that fits, and returns its slot. Returns `None` if no sequence can be admitted.
     pub(crate) fn admit(&mut self, now: Instant, step: &mut Step, room: &mut FrameRoom) -> Option<SlotId> {
         let (index, prefix, num_new) = self.choose(room)?;
         let mut sequence = self.waiting.take(index)?;
@@ -48,10 +50,10 @@ impl Scheduler {
         self.rows.insert(Running::new(sequence, admission, table, num_cached))
     }
 
-    /// Returns the queue index of the sequence to admit, its cached prefix, and the number of blocks that it needs
-    /// besides.
+    /// Returns the queue index of the sequence to admit, its cached prefix, and the number of blocks that the sequence
+    /// needs in addition to the prefix.
     fn choose(&mut self, room: &FrameRoom) -> Option<(usize, Prefix, u32)> {
-        // The blocks in reserve for the running sequences.
+        // One block per running sequence stays in reserve.
         let reserve = self.rows.len();
         if !self.rows.has_free() || self.pool.num_available() <= reserve {
             return None;
@@ -60,7 +62,7 @@ impl Scheduler {
         let max_masked = FrameRoom::max_masked(&self.limits, self.mask_bytes);
         for index in 0..LOOKAHEAD {
             let sequence = self.waiting.get(index)?;
-            // The sequence fits in the next step.
+            // A sequence that does not fit in this step's frame is not overtaken.
             if !room.has_room(sequence, self.limits.block_size_tokens) {
                 return None;
             }

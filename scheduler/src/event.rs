@@ -1,7 +1,7 @@
-//! The events of a sequence, for its reader.
+//! The events of a sequence. The scheduler reports them to the reader of the sequence.
 //!
-//! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. Cancelling makes no event,
-//! because the reader itself cancels.
+//! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. A cancelled sequence gets
+//! no event, because the reader itself has cancelled it.
 
 use std::time::Duration;
 
@@ -21,13 +21,14 @@ pub struct Event {
 /// The kinds of events.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SequenceEvent {
-    /// The sequence left the queue after `waited`. Its prompt is being read, except for the tokens in the prefix cache.
+    /// The sequence left the queue after `waited`. Its prompt is now read, except for the first `num_cached` tokens,
+    /// which are in the prefix cache.
     Admitted { waited: Duration, num_prompt_tokens: u32, num_cached: u32 },
-    /// A part of the report on the prompt that the sequence asked for.
+    /// A part of the report on the prompt (log-probabilities and top tokens) that the sequence asked for.
     Prompt(PromptReport),
-    /// The sequence grew by a token. With a reason, it was the last one.
+    /// The sequence generated a token. If `finish` is not `None`, the token is the last one.
     Token { token: SampledToken, finish: Option<TokenFinish> },
-    /// The sequence failed.
+    /// The sequence failed, for the reason in the message.
     Failed(String),
     /// The sequence's deadline has passed.
     TimedOut,

@@ -1,9 +1,10 @@
 //! Failed rows: a shard reports that a row of a step cannot continue. The other rows go on.
 //!
-//! Door: [`Scheduler::fail`]. The sequence ends with one event. Replies to steps that are under way for it are dropped
-//! when they come, as for every sequence that has ended. Blocks with values that are not finite leave the prefix cache,
-//! including those that the sequence found there, so later sequences compute them again. A sequence that was admitted
-//! with such blocks and has read nothing yet goes back to the queue and computes them too.
+//! Entry point: [`Scheduler::fail`]. The sequence ends with one event. Its replies from steps that are under way are
+//! dropped when they come, as for every sequence that has ended. If the values of the row were not finite, all its
+//! blocks leave the prefix cache, including blocks that the sequence found there, so later sequences compute them
+//! again. A sequence that was admitted with such blocks but has read nothing yet goes back to the queue, and then
+//! computes the blocks itself.
 
 use proto::RowFailure;
 
@@ -13,7 +14,8 @@ use crate::step::Expected;
 use crate::{Event, Scheduler, SequenceEvent};
 
 impl Scheduler {
-    /// Ends the sequence whose row has failed. `None` if it has ended already.
+    /// Ends the sequence whose row has failed, and returns its last event. Returns `None` if the sequence has ended
+    /// already.
     pub(crate) fn fail(&mut self, failure: RowFailure, expected: &Expected) -> Option<Event> {
         let slot = expected.slot;
         self.rows.admitted(slot, expected.admission)?;
@@ -43,12 +45,12 @@ impl Scheduler {
     }
 }
 
-/// The message for the client.
+/// Returns the message for the client.
 fn reason(failure: RowFailure) -> &'static str {
     match failure {
         RowFailure::NothingAllowed => "the grammar allows no next token",
         RowFailure::NotFinite | RowFailure::Unspecified => {
-            "the model's numbers for this sequence are not finite; other sequences are not affected"
+            "the model computed values that are not finite for this sequence; other sequences are not affected"
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Fair sharing of slots between tenants. When all slots are taken and a waiting tenant has fewer than its equal share,
-//! the tenant with the most slots gives one up: its sequence that was admitted last goes back to the queue and reads
-//! its tokens again later.
+//! the tenant with the most slots gives one up: the sequence of that tenant that was admitted last goes back to the
+//! queue and reads its tokens again later.
 //!
-//! So a tenant that is alone gets every slot, and a new tenant waits one step, not until the sequences of others end.
+//! So a tenant that is alone can use every slot, and a new tenant waits for one step, not until the sequences of other
+//! tenants end.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,9 @@ use crate::step::Step;
 use crate::{Scheduler, Tenant};
 
 impl Scheduler {
-    /// Frees a slot for a tenant that has too few, and moves that tenant's sequence to the front of the queue. Called
-    /// before `step` has any row.
+    /// If no slot is free and a waiting tenant has fewer slots than its share, takes a slot from the tenant with the
+    /// most slots and moves a sequence of the waiting tenant to the front of the queue. Must be called before `step`
+    /// has any row.
     pub(crate) fn share_slots(&mut self, step: &mut Step) {
         if self.rows.has_free() || !self.waiting.has_tenants() {
             return;
@@ -23,7 +25,7 @@ impl Scheduler {
             *held.entry(running.sequence.tenant).or_default() += 1;
         }
         let part = (self.rows.len() / held.len().max(1) as u32).max(1);
-        // A sequence that others have overtaken lacks blocks, so a slot would not help it.
+        // A sequence that other sequences have overtaken waits for blocks, so a slot would not help it.
         let needs_slot = |sequence: &Sequence| held[&sequence.tenant] < part && sequence.num_overtaken == 0;
         let Some(index) = self.waiting.iter().position(needs_slot) else { return };
         let Some(slot) = self.latest_of_most(&held).filter(|(_, most)| *most > part).map(|(slot, _)| slot) else {
@@ -36,8 +38,8 @@ impl Scheduler {
         }
     }
 
-    /// For the tenant with the most slots, returns the slot of its sequence that was admitted last, and its number of
-    /// slots.
+    /// For the tenant with the most slots, returns the slot of the tenant's sequence that was admitted last, and the
+    /// tenant's number of slots.
     fn latest_of_most(&self, held: &BTreeMap<Tenant, u32>) -> Option<(SlotId, u32)> {
         let (tenant, most) = held.iter().max_by_key(|(_, count)| **count)?;
         let of_tenant = self.rows.iter().filter(|(_, running)| running.sequence.tenant == *tenant);

@@ -1,15 +1,17 @@
-//! The blocks of the KV cache. Each is free, owned by one sequence, or in the prefix cache with a count of references.
+//! The blocks of the KV cache. Each block is free, owned by one sequence, or in the prefix cache with a reference
+//! count.
 //!
-//! Doors: [`KvPool::lookup`] and [`KvPool::open`] for a sequence that is admitted, [`KvPool::grow`] while it runs,
-//! [`KvPool::cache`] when some of its blocks are full, [`KvPool::drop_first`] when its window has passed some,
-//! [`KvPool::close`] at its end. A sequence that needs a block gets a free one, else an idle one of the prefix cache.
+//! Entry points: [`KvPool::lookup`] and [`KvPool::open`] for a sequence that is admitted, [`KvPool::grow`] while it
+//! runs, [`KvPool::cache`] when some of its blocks are full, [`KvPool::drop_first`] when its window has moved past some
+//! blocks, [`KvPool::close`] at its end. A sequence that needs a block gets a free block or, if none is free, an idle
+//! block of the prefix cache.
 //!
 //! ```text
 //! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open──▶ cached, idle ──evicted──▶ owned by another
 //!   ▲────────close───────┘                        └──────────close─────────▲
 //! ```
 //!
-//! A forgotten block ([`KvPool::forget`]) goes the same way, but no sequence finds it.
+//! A forgotten block ([`KvPool::forget`]) passes through the same states, but no lookup finds it.
 
 use crate::PrefixScope;
 use crate::prefix_tree::{BlockId, NodeId, Parent, PrefixTree};
@@ -23,58 +25,62 @@ pub(crate) struct KvPool {
     is_free: Vec<bool>,
     /// `None` if prompts are never shared.
     tree: Option<PrefixTree>,
-    /// Counts steps. Other rows of a step cannot read what the same step computes.
+    /// The number of the current step. A row cannot read blocks that another row computes in the same step, so every
+    /// cached block has the number of the step that computes it.
     step: u64,
     num_returns: u64,
 }
 
-/// The blocks of one sequence.
+/// The blocks of one sequence, and their nodes in the prefix cache.
 #[derive(Debug)]
 pub(crate) struct BlockTable {
-    /// The block table, in order of position.
+    /// The blocks, in order of position.
     blocks: Vec<BlockId>,
     /// The nodes of the sequence's tokens in the prefix cache, from the first block on. If another sequence has
-    /// computed the same tokens at the same time, the node holds its block instead of this sequence's own: a twin.
+    /// computed the same tokens at the same time, the node holds the block of the other sequence instead of this
+    /// sequence's own block. The two blocks are twins.
     path: Vec<NodeId>,
-    /// The number of blocks at the start of the table that were given back. They keep their index, but may belong to
-    /// another sequence, and their nodes may have been evicted.
+    /// The number of blocks at the start of the table that the sequence no longer holds, because its window has moved
+    /// past them. They stay in the table, but may now belong to another sequence, and their nodes may have been
+    /// evicted.
     num_dead: u32,
     scope: PrefixScope,
     num_twins: u32,
 }
 
-/// The part of a prompt that the prefix cache has.
+/// The part of a prompt that is in the prefix cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Prefix {
     scope: PrefixScope,
     pub(crate) nodes: Vec<NodeId>,
     /// The number of nodes at the start of `nodes` that no token after the prefix reads.
     pub(crate) num_dead: u32,
-    /// True if the next block is being computed in this very step.
+    /// True if the block after the prefix is computed in the current step, so that it can be read only from the next
+    /// step on.
     pub(crate) is_being_read: bool,
 }
 
 impl Prefix {
-    /// The empty prefix of a sequence of this scope.
+    /// Returns an empty prefix in this scope.
     pub(crate) fn nothing(scope: PrefixScope) -> Self {
         Self { scope, nodes: Vec::new(), num_dead: 0, is_being_read: false }
     }
 
-    /// The nodes that are read.
+    /// Returns the nodes that tokens after the prefix read.
     fn live_nodes(&self) -> &[NodeId] {
         &self.nodes[self.num_dead as usize..]
     }
 }
 
 impl BlockTable {
-    /// Blocks in order of position.
+    /// Returns the blocks in order of position.
     pub(crate) fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
 }
 
 impl KvPool {
-    /// Blocks `0..num_blocks`, all free.
+    /// Creates a pool of the blocks `0..num_blocks`, all free.
     pub(crate) fn new(num_blocks: u32, block_size_tokens: u32, caches_prefixes: bool) -> Self {
         Self {
             block_size: block_size_tokens,
@@ -86,7 +92,7 @@ impl KvPool {
         }
     }
 
-    /// Begins the next step.
+    /// Begins the next step: from here on, blocks that earlier steps compute can be read.
     pub(crate) fn begin_step(&mut self) {
         self.step += 1;
     }
@@ -107,12 +113,13 @@ impl KvPool {
         prefix
     }
 
-    /// The number of times that blocks were given back. While it stays the same, no more blocks become available.
+    /// Returns the number of times that sequences gave up blocks. While this number stays the same, no more blocks
+    /// become available.
     pub(crate) fn num_returns(&self) -> u64 {
         self.num_returns
     }
 
-    /// The number of available blocks: free ones, and idle ones of the prefix cache.
+    /// Returns the number of available blocks: free blocks, and idle blocks of the prefix cache.
     pub(crate) fn num_available(&self) -> u32 {
         count(self.free.len()) + self.num_idle()
     }
@@ -133,8 +140,8 @@ impl KvPool {
         self.num_available() - count(prefix.live_nodes().iter().filter(|node| tree.num_references(**node) == 0).count())
     }
 
-    /// Opens the table of a sequence: `prefix`, then `num_new` blocks of its own. Returns `None` and changes nothing if
-    /// there are not enough blocks.
+    /// Opens the table of a sequence: the blocks of `prefix`, then `num_new` new blocks. Returns `None` and changes
+    /// nothing if not enough blocks are available.
     pub(crate) fn open(&mut self, prefix: Prefix, num_new: u32) -> Option<BlockTable> {
         if num_new > self.num_available_beside(&prefix) {
             return None;
@@ -151,8 +158,8 @@ impl KvPool {
         Some(table)
     }
 
-    /// Adds a block to a table. `None` if no block is left. This cannot happen if no other sequence has blocks and all
-    /// that this one needs fit in the cache.
+    /// Adds a block to a table and returns it. Returns `None` if no block is available. That cannot happen if no other
+    /// sequence has blocks and the cache is large enough for this sequence.
     pub(crate) fn grow(&mut self, table: &mut BlockTable) -> Option<BlockId> {
         if self.num_available() == 0 {
             self.free_twins(table);
@@ -162,13 +169,13 @@ impl KvPool {
         Some(block)
     }
 
-    /// Puts the full blocks of a table into the prefix cache. The steps scheduled so far write the keys and values of
-    /// the first `num_tokens` of its tokens.
+    /// Puts the full blocks of a table into the prefix cache. `num_tokens` is the number of tokens whose keys and
+    /// values are written by the steps scheduled so far.
     pub(crate) fn cache(&mut self, table: &mut BlockTable, tokens: &Tokens, num_tokens: u32) {
         let Some(tree) = &mut self.tree else { return };
         let (num_cached, num_full) = (count(table.path.len()), num_tokens / self.block_size);
-        // A block that was given back before its tokens were known leaves a gap. No lookup would find a block after a
-        // gap or after an evicted node.
+        // A block that the sequence gave up before its tokens were known leaves a gap. No lookup would find a block
+        // after a gap or after an evicted node.
         if num_full <= num_cached || table.num_dead > num_cached || !table.path.iter().all(|node| tree.has(*node)) {
             return;
         }
@@ -188,22 +195,22 @@ impl KvPool {
         self.free_twins(table);
     }
 
-    /// Takes the blocks of a table, and all nodes after them, out of the prefix cache, so that no lookup finds them.
-    /// Sequences that refer to them keep them.
+    /// Hides the blocks of a table, and all nodes after them, in the prefix cache, so that no lookup finds them.
+    /// Sequences that refer to the blocks keep them.
     pub(crate) fn forget(&mut self, table: &BlockTable) {
         if let Some(tree) = &mut self.tree {
             table.path.iter().for_each(|node| tree.forget(*node));
         }
     }
 
-    /// True if a block of a table was forgotten.
+    /// True if any cached block of a table was forgotten.
     pub(crate) fn is_forgotten(&self, table: &BlockTable) -> bool {
         let Some(tree) = &self.tree else { return false };
         table.path.iter().any(|node| tree.is_forgotten(*node))
     }
 
-    /// Gives back those of the first `num_dead` blocks of a table that were not given back before. The steps scheduled
-    /// from here on do not read them. Blocks in the prefix cache stay there until they are needed.
+    /// Gives up the first `num_dead` blocks of a table, except those that it gave up before. The steps scheduled from
+    /// here on do not read these blocks. Blocks in the prefix cache stay there until another sequence needs them.
     pub(crate) fn drop_first(&mut self, table: &mut BlockTable, num_dead: u32) {
         if num_dead > table.num_dead {
             for index in table.num_dead as usize..num_dead as usize {
@@ -214,7 +221,7 @@ impl KvPool {
         }
     }
 
-    /// Ends a table. Blocks that are not in the prefix cache become free.
+    /// Ends a table. Its blocks that are not in the prefix cache become free; the others lose a reference.
     pub(crate) fn close(&mut self, table: BlockTable) {
         let BlockTable { blocks, path, num_dead, scope: _, num_twins: _ } = table;
         self.num_returns += 1;
@@ -223,8 +230,8 @@ impl KvPool {
         }
     }
 
-    /// Takes back a block of a table. `node` is the node at the block's index, if the block's tokens are in the prefix
-    /// cache.
+    /// Takes a block back from a table. `node` is the node at the block's index, if the block's tokens are in the
+    /// prefix cache.
     fn give_back(&mut self, block: BlockId, node: Option<NodeId>) {
         let mut is_cached = false;
         if let (Some(node), Some(tree)) = (node, &mut self.tree) {
@@ -236,8 +243,8 @@ impl KvPool {
         }
     }
 
-    /// Frees the twins of a table's blocks that no other sequence refers to: the table's own blocks replace them in the
-    /// cache.
+    /// Frees those twins of a table's blocks to which no other sequence refers: the table's own blocks replace them in
+    /// the prefix cache.
     fn free_twins(&mut self, table: &mut BlockTable) {
         let Some(tree) = &mut self.tree else { return };
         if table.num_twins == 0 {
@@ -264,7 +271,7 @@ impl KvPool {
         Some(block)
     }
 
-    /// Frees a block. Panics if it is free already, before two sequences could share it: that is a defect.
+    /// Frees a block. Panics if the block is already free: otherwise this defect would give the block to two sequences.
     fn release(&mut self, block: BlockId) {
         let was_free = std::mem::replace(&mut self.is_free[block.0 as usize], true);
         assert!(!was_free, "block {} released twice", block.0);
@@ -272,7 +279,7 @@ impl KvPool {
     }
 }
 
-/// The parent of the next block of a path.
+/// Returns the parent of the block that follows a path.
 fn parent(scope: PrefixScope, path: &[NodeId]) -> Parent {
     path.last().map_or(Parent::Root(scope), |node| Parent::Node(*node))
 }

@@ -1,17 +1,18 @@
-//! The scheduler, which decides which sequences run in which step. It is a pure value with six verbs: `submit`,
-//! `cancel`, `set_mask`, `schedule`, `apply` and `fail_all`.
+//! The scheduler, which decides which sequences run in which step. It is a plain value that does no I/O. Six methods
+//! change it: `submit`, `cancel`, `set_mask`, `schedule`, `apply` and `fail_all`.
 //!
-//! The scheduler owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences join and leave
-//! at every step. One step mixes rows that read prompts with rows that make tokens. `schedule` records the writes of a
-//! step before its reply has come, so it may be called again while steps are under way. `apply` takes the replies in
-//! order, and drops the reply for a sequence that has ended meanwhile. The crate has no clock (time is an argument), no
-//! socket, no lock and nothing async: its manifest lists no crate for any of them.
+//! The scheduler owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences can join and
+//! leave at every step. One step mixes rows that read prompts with rows that generate tokens. `schedule` records the
+//! writes of a step before its reply has come, so it may be called again while steps are under way. `apply` takes the
+//! replies in order, and drops the parts of a reply that belong to sequences that have ended meanwhile. The crate reads
+//! no clock (the time is an argument), opens no socket, takes no lock and has no async code.
 //!
-//! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is
-//! left for one of them, the sequence admitted last goes back to the front of the queue. It keeps its tokens and reads
-//! them again. Prompts share the rest of the budget (`prefill`). The queue is served in order, except for sequences for
-//! which there is no room (`admission`). Tenants take turns in the queue (`queue`) and share the slots (`fairness`).
-//! Blocks that no layer reads any more are given back (`window`).
+//! Decode rows come first: each running sequence that has read its prompt generates a token in every step, unless it
+//! waits for a mask. When no block is left for a running sequence, the sequence admitted last goes back to the front of
+//! the queue. That sequence keeps its tokens and reads them again later. Prompts share the token budget of a step
+//! (`prefill`). The queue is served in order, except for sequences for which there is no room (`admission`). Tenants
+//! take turns in the queue (`queue`) and share the slots (`fairness`). Blocks that no layer reads any more return to
+//! the pool (`window`).
 
 #![forbid(unsafe_code)]
 
@@ -66,7 +67,7 @@ use step::{Expected, Outstanding};
 /// The error for a sequence that could never run under these limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a sequence must have a token to read, a token to make, and at most {max_blocks} KV blocks. Given: \
+    "a sequence must have a token to read, a token to generate, and at most {max_blocks} KV blocks. Given: \
      {num_blocks} blocks"
 )]
 pub struct SubmitError {
@@ -74,7 +75,7 @@ pub struct SubmitError {
     max_blocks: u32,
 }
 
-/// The use of slots and blocks.
+/// The numbers of sequences and KV blocks in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Sequences in the queue.
@@ -85,7 +86,7 @@ pub struct Usage {
     pub num_used_blocks: u32,
     /// Blocks that only the prefix cache holds. A sequence that needs a block can take one of them.
     pub num_cached_blocks: u32,
-    /// All blocks of the shards.
+    /// The number of all KV blocks, the same on every shard.
     pub num_blocks: u32,
 }
 
@@ -98,17 +99,17 @@ pub struct Scheduler {
     waiting: Queue,
     rows: Rows,
     pool: KvPool,
-    /// Slots of rows that have ended, which the shards have not been told yet.
+    /// Slots of rows that have ended. The next step tells the shards to release them.
     ended_slots: Vec<SlotId>,
     outstanding: VecDeque<Outstanding>,
-    /// The earliest deadline of all sequences, or an earlier time.
+    /// The earliest deadline of all sequences, or an earlier time if the sequence with that deadline has ended.
     next_deadline: Option<Instant>,
-    /// The bytes of the largest mask so far.
+    /// The size of the largest mask so far, in bytes.
     mask_bytes: usize,
 }
 
 impl Scheduler {
-    /// A scheduler with every slot and block free.
+    /// Creates a scheduler whose slots and blocks are all free.
     pub fn new(limits: Limits) -> Self {
         Self {
             rows: Rows::new(limits.max_batch_size),
@@ -124,10 +125,10 @@ impl Scheduler {
         }
     }
 
-    /// Puts a sequence into the queue.
+    /// Puts a sequence into the queue, and returns its id.
     ///
     /// # Errors
-    /// When the sequence needs more blocks than there are, or has no token to read or to make.
+    /// When the sequence needs more blocks than the KV cache has, has an empty prompt, or may generate no token.
     pub fn submit(&mut self, spec: SequenceSpec, now: Instant) -> Result<SequenceId, SubmitError> {
         let num_blocks = admission::most_blocks(&spec, &self.limits);
         let has_work = !spec.prompt.token_ids.is_empty() && spec.max_new_tokens > 0;
@@ -141,13 +142,13 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Ends a sequence whose reader wants no more tokens. False if the sequence has ended already.
+    /// Ends a sequence whose reader wants no more tokens. Returns false if the sequence has ended already.
     pub fn cancel(&mut self, id: SequenceId) -> bool {
         self.waiting.remove(id) || self.rows.slot_of(id).is_some_and(|slot| self.release(slot).is_some())
     }
 
     /// Sets the mask of the next token of a sequence: bit i % 8 of byte i / 8 allows token i. Returns false if the
-    /// sequence has ended or needs no mask now.
+    /// sequence has ended, needs no masks or already has a mask for its next token.
     pub fn set_mask(&mut self, id: SequenceId, mask: Vec<u8>) -> bool {
         self.mask_bytes = self.mask_bytes.max(mask.len());
         let running = self.rows.slot_of(id).and_then(|slot| self.rows.get_mut(slot));
@@ -157,8 +158,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the next step, or `None` if there is nothing to do: no sequence is alive and the shards know it, or
-    /// everything that can run is under way. A step may reuse slots that it releases itself.
+    /// Returns the next step, or `None` if there is nothing to do: no sequence is left and the shards have released all
+    /// slots, or every sequence waits for a reply, a mask or room. A step may reuse slots that it releases itself.
     pub fn schedule(&mut self, now: Instant) -> Option<Step> {
         let mut step = Step::with_capacity(self.rows.len() as usize);
         self.pool.begin_step();
@@ -175,17 +176,18 @@ impl Scheduler {
         (!is_empty).then_some(step)
     }
 
-    /// Takes the reply to the oldest step that has no reply yet. Sequences that finished or failed give back their slot
-    /// and blocks.
+    /// Applies the reply to the oldest step that has no reply yet, and returns the events. The slots and blocks of
+    /// sequences that finished or failed become free.
     ///
     /// # Errors
-    /// When the reply does not belong to that step. Nothing has changed then.
+    /// When the reply does not belong to that step. In that case nothing changes.
     pub fn apply(&mut self, reply: StepReply) -> Result<Vec<Event>, ReplyMismatch> {
         let outstanding = self.outstanding.front().ok_or(ReplyMismatch::NoStep)?;
         outstanding.check(&reply)?;
         let outstanding = self.outstanding.pop_front().ok_or(ReplyMismatch::NoStep)?;
         let mut events = Vec::with_capacity(reply.rows.len());
-        // A failed sequence takes its blocks out of the prefix cache before other sequences add theirs.
+        // Failures come first, so that a failed sequence takes its blocks out of the prefix cache before other
+        // sequences add theirs.
         let answers = outstanding.rows.iter().zip(&reply.rows);
         for (expected, reply) in answers.filter(|(_, reply)| reply.failure.is_some()) {
             events.extend(self.fail(reply.failure(), expected));
@@ -196,7 +198,7 @@ impl Scheduler {
         Ok(events)
     }
 
-    /// Takes a row's part of the reply. The part of a sequence that has ended is dropped.
+    /// Applies a row's part of the reply. If the row's sequence has ended, the part is dropped.
     fn take(&mut self, expected: &Expected, mut reply: RowReply, events: &mut Vec<Event>) {
         let Some(running) = self.rows.admitted(expected.slot, expected.admission) else { return };
         let id = running.sequence.id;
@@ -225,7 +227,7 @@ impl Scheduler {
         ids.into_iter().map(|id| Event { id, kind: SequenceEvent::Failed(message.to_owned()) }).collect()
     }
 
-    /// The use of slots and blocks.
+    /// Returns the numbers of sequences and KV blocks in use.
     pub fn usage(&self) -> Usage {
         Usage {
             num_waiting: self.waiting.len(),
@@ -236,7 +238,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends the sequences whose deadlines have passed.
+    /// Ends the sequences whose deadlines have passed, and adds their events to `step`.
     fn expire(&mut self, now: Instant, step: &mut Step) {
         if self.next_deadline.is_none_or(|deadline| now < deadline) {
             return;
@@ -251,14 +253,15 @@ impl Scheduler {
         self.next_deadline = running.chain(self.waiting.iter().filter_map(|sequence| sequence.deadline)).min();
     }
 
-    /// Adds a row for every sequence that makes tokens, and takes blocks for all running sequences.
+    /// Adds a row for every sequence that generates a token, and takes blocks for all running sequences. Sequences are
+    /// preempted if there are not enough blocks.
     fn decode(&mut self, step: &mut Step) {
         let mut place = 0;
         while let Some(slot) = self.rows.slot_at(place) {
             let Some(running) = self.rows.get_mut(slot) else { break };
             if !running.grow(&mut self.pool, &self.limits) {
-                // The latest may be this sequence itself. It is never the one admitted first, because that one fits
-                // when alone.
+                // The sequence admitted last may be this sequence itself. It is never the sequence admitted first,
+                // because that one fits when it is alone.
                 self.preempt_latest(step);
                 continue;
             }
@@ -269,30 +272,31 @@ impl Scheduler {
         }
     }
 
-    /// Gives back the blocks before the windows of the running sequences.
+    /// Returns the blocks before the windows of the running sequences to the pool.
     fn drop_dead_blocks(&mut self) {
         if self.limits.window.is_some() {
             self.rows.iter_mut().for_each(|running| running.drop_dead_blocks(&mut self.pool, &self.limits));
         }
     }
 
-    /// Puts the sequence that was admitted last back at the front of the queue. It has no row in `step` yet, because
-    /// rows join in the order of admission.
+    /// Puts the sequence that was admitted last back at the front of the queue. That sequence has no row in `step` yet,
+    /// because rows join in the order of admission.
     fn preempt_latest(&mut self, step: &mut Step) {
         let sequence = self.rows.latest().and_then(|slot| self.release(slot));
         self.waiting.push_front(sequence.expect("a sequence runs that needs a block"));
         step.num_preempted += 1;
     }
 
-    /// Ends a running sequence. Its full blocks stay in the prefix cache.
+    /// Removes a sequence from its slot and returns it. Its full blocks stay in the prefix cache.
     fn release(&mut self, slot: SlotId) -> Option<Sequence> {
         let mut running = self.rows.remove(slot)?;
         running.cache(&mut self.pool);
         Some(self.give_back(slot, running))
     }
 
-    /// The only function that gives back what a running sequence owns. Slot and blocks are free at once, because the
-    /// shards read commands in order and the release is sent before any step that could reuse them.
+    /// Frees the blocks of a sequence that was removed from its slot, and returns the sequence. Slot and blocks may be
+    /// reused at once, because the shards read commands in order and the release of the slot is sent before any step
+    /// that could reuse them.
     fn give_back(&mut self, slot: SlotId, running: Running) -> Sequence {
         let is_open = running.is_open();
         self.pool.close(running.table);

@@ -1,10 +1,11 @@
-//! The sharing of a step between prompts: together they read at most `max_batch_prefill_tokens` tokens, and no more
-//! than fit in a frame.
+//! The sharing of a step's token budget between prompts. Together, prompts read at most `max_batch_prefill_tokens`
+//! tokens, and no more than fit in a frame.
 //!
-//! The prompt that was admitted first gets half of the tokens, so that every prompt is read in a bounded number of
-//! steps. The others come next, those with the fewest unread tokens first, then those in the queue. Each gets at most
-//! half of what is left, so that a long prompt does not hold back short ones. What is still left goes to the others in
-//! the same order, and last to the first prompt.
+//! Of the prompts that are not fully read, the one that was admitted first gets half of the budget, so that every
+//! prompt is read in a bounded number of steps. The other running prompts come next, those with the fewest unread
+//! tokens first, then prompts from the queue. Each gets at most half of the remaining budget, so that a long prompt
+//! does not hold back short ones. Budget that is still left goes to the same prompts in the same order, except that the
+//! first prompt comes last.
 
 use std::time::Instant;
 
@@ -12,16 +13,16 @@ use crate::frame_room::FrameRoom;
 use crate::slot::SlotId;
 use crate::{Scheduler, Step};
 
-/// The part of a prompt that a step reads.
+/// The chunk of a prompt that a step reads, from `start` on.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     slot: SlotId,
-    /// The position of its first token.
+    /// The position of the chunk's first token.
     start: u32,
 }
 
 impl Scheduler {
-    /// Adds chunks of prompts to a step.
+    /// Adds chunks of prompts to a step, and admits sequences from the queue.
     pub(crate) fn prefill(&mut self, now: Instant, step: &mut Step) {
         let mut rest = FrameRoom::max_read_tokens(&self.limits);
         let mut room = FrameRoom::new(&self.limits);
@@ -34,8 +35,8 @@ impl Scheduler {
         for (slot, _) in reading {
             shares.extend(self.share(slot, rest.div_ceil(2), &mut rest));
         }
-        // Nothing is admitted in a step that preempted a sequence: the preempted one would come back and lack blocks
-        // again.
+        // Nothing is admitted in a step that preempted a sequence: the preempted sequence would be admitted again at
+        // once and again lack blocks.
         while rest > 0
             && step.num_preempted == 0
             && let Some(slot) = self.admit(now, step, &mut room)
@@ -52,7 +53,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives a sequence at most `most` of the `rest` tokens. `None` if it gets no token.
+    /// Gives a sequence at most `most` of the `rest` tokens. Returns `None` if the sequence gets no token.
     fn share(&mut self, slot: SlotId, most: u32, rest: &mut u32) -> Option<Share> {
         let running = self.rows.get_mut(slot)?;
         let num_tokens = running.num_unread(self.limits.block_size_tokens).min(most);

@@ -1,10 +1,11 @@
-//! The prefix cache: a radix tree over full blocks, which maps tokens to the blocks that hold their keys and values.
+//! The prefix cache: a radix tree of full blocks. It maps tokens to the blocks that contain their keys and values.
 //!
 //! A block's keys and values depend on its tokens and on all tokens before them, so a node is found by its parent node
-//! and its own tokens. Running sequences refer to the nodes of their path that they still read: all of them, or with a
-//! window the last ones. Only nodes without references can be evicted: first leaves, the least recently used first,
-//! then nodes with children, the most recently used first, because it is the farthest from the root. Nodes after an
-//! evicted node are not found any more, because no other node gets its name. The order of the hash table has no effect.
+//! and its own tokens. Running sequences refer to the nodes of their path that they still read: all nodes, or with an
+//! attention window only the last ones. Only nodes without references can be evicted: first leaves, the least recently
+//! used one first; then nodes with children, the most recently used one first, because that node tends to be the
+//! farthest from the root. Lookups no longer find the descendants of an evicted node, because no other node gets its
+//! name. The order of the hash table has no effect.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -13,14 +14,14 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::PrefixScope;
 
-/// A page of the KV cache. The shards hold its bytes.
+/// The index of a block (page) of the KV cache. The shards store the block's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlockId(pub(crate) u32);
 
-/// A node of the tree. A parent sorts before its children.
+/// The id of a node of the tree. The id of a parent sorts before the ids of its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId {
-    /// The count of insertions before this one, so that no two nodes have the same name, evicted ones included.
+    /// The number of insertions before this node, so that no two nodes, evicted ones included, have the same name.
     name: u64,
     index: u32,
 }
@@ -32,11 +33,11 @@ pub(crate) enum Parent {
     Node(NodeId),
 }
 
-/// All blocks that are in the cache.
+/// The tree, its indexes and its unused nodes.
 #[derive(Debug)]
 pub(crate) struct PrefixTree {
     block_size: usize,
-    /// By index. There are as many nodes as blocks.
+    /// Nodes by index. There are as many nodes as blocks.
     nodes: Vec<Node>,
     /// The tokens of every node, `[num_blocks, block_size]`.
     tokens: Vec<u32>,
@@ -46,7 +47,7 @@ pub(crate) struct PrefixTree {
     /// Nodes by parent and tokens. The hash has a random key, so that nobody can choose tokens that collide.
     children: HashTable<NodeId>,
     hash_builder: DefaultHashBuilder,
-    /// Leaves without references, by the step of their last use.
+    /// Leaves without references, in order of the step of their last use.
     idle_leaves: BTreeSet<(u64, NodeId)>,
     /// Other nodes without references, in the same order.
     idle_inner: BTreeSet<(u64, NodeId)>,
@@ -61,16 +62,17 @@ struct Node {
     parent: Parent,
     num_references: u32,
     num_children: u32,
-    /// The step that computes its keys and values.
+    /// The step that computes the keys and values of the node.
     computed_in: u64,
-    /// The step that took back the last reference. 0 for forgotten nodes.
+    /// The step in which the last reference was dropped. 0 for forgotten nodes.
     last_used: u64,
-    /// True if no lookup finds the node, nor the nodes after it. When its last reference goes, it is evicted first.
+    /// True if lookups no longer find the node and its descendants. A leaf that is forgotten before its last reference
+    /// is dropped is evicted first.
     is_forgotten: bool,
 }
 
 impl PrefixTree {
-    /// An empty cache that can hold blocks `0..num_blocks`.
+    /// Creates an empty cache with room for `num_blocks` blocks.
     pub(crate) fn new(num_blocks: u32, block_size_tokens: u32) -> Self {
         let (num_blocks, block_size) = (num_blocks as usize, block_size_tokens as usize);
         Self {
@@ -86,20 +88,20 @@ impl PrefixTree {
         }
     }
 
-    /// The child of `parent` that holds `tokens`, one block of them.
+    /// Returns the child of `parent` that contains `tokens`, which fill exactly one block.
     pub(crate) fn child(&self, parent: Parent, tokens: &[u32]) -> Option<NodeId> {
         let hash = self.hash(parent, tokens);
         let is_it = |node: &NodeId| self.nodes[index(*node)].parent == parent && self.tokens_of(*node) == tokens;
         self.children.find(hash, is_it).copied()
     }
 
-    /// The block with the keys and values of a node.
+    /// Returns the block with the keys and values of a node.
     pub(crate) fn block(&self, node: NodeId) -> BlockId {
         self.nodes[index(node)].block
     }
 
-    /// Replaces the block of a node by one whose keys and values are computed by the end of `step`. Returns the old
-    /// block, which must have no other user.
+    /// Replaces the block of a node by another block, whose keys and values are complete at the end of `step`. Returns
+    /// the old block, which must have no other user.
     pub(crate) fn replace_block(&mut self, node: NodeId, block: BlockId, step: u64) -> BlockId {
         let node = &mut self.nodes[index(node)];
         node.computed_in = step;
@@ -122,13 +124,13 @@ impl PrefixTree {
         (self.idle_leaves.len() + self.idle_inner.len()) as u32
     }
 
-    /// False if a node was evicted.
+    /// True if a node is in the tree. False if it was evicted.
     pub(crate) fn has(&self, id: NodeId) -> bool {
         self.nodes[index(id)].name == Some(id.name)
     }
 
-    /// Puts a block into the cache, with one reference. `step` computes its keys and values. The parent must have no
-    /// child with the same tokens.
+    /// Puts a block into the cache, with one reference. `step` is the step that computes the block's keys and values.
+    /// The parent must have no child with the same tokens.
     pub(crate) fn insert(&mut self, parent: Parent, block: BlockId, tokens: &[u32], step: u64) -> NodeId {
         let unused = self.unused.pop().expect("there are as many nodes as blocks");
         let id = NodeId { name: self.next_name, index: unused };
@@ -160,7 +162,7 @@ impl PrefixTree {
         self.nodes[index(id)].num_references += 1;
     }
 
-    /// Takes a reference back in `step`.
+    /// Drops a reference to a node. `step` is the current step.
     pub(crate) fn unrefer(&mut self, id: NodeId, step: u64) {
         let node = &mut self.nodes[index(id)];
         node.num_references = node.num_references.checked_sub(1).expect("each reference is taken back once");
@@ -170,7 +172,8 @@ impl PrefixTree {
         self.set_idle(id, true);
     }
 
-    /// Hides a node from lookups, if it was not evicted. Another node with the same parent and tokens may be inserted.
+    /// Hides a node from lookups, if it was not evicted. Afterwards another node with the same parent and tokens may be
+    /// inserted.
     pub(crate) fn forget(&mut self, id: NodeId) {
         if self.has(id) {
             self.nodes[index(id)].is_forgotten = true;
@@ -178,12 +181,13 @@ impl PrefixTree {
         }
     }
 
-    /// True if a node was forgotten, and not evicted since.
+    /// True if a node was forgotten and is still in the tree.
     pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
         self.has(id) && self.nodes[index(id)].is_forgotten
     }
 
-    /// Evicts a node without references and returns its block: the least recently used leaf if there is one.
+    /// Evicts a node without references and returns its block. The node is the least recently used leaf, or the most
+    /// recently used inner node if no leaf is idle.
     pub(crate) fn evict(&mut self) -> Option<BlockId> {
         let (_, id) = self.idle_leaves.pop_first().or_else(|| self.idle_inner.pop_last())?;
         let Node { block, parent, .. } = self.nodes[index(id)];
@@ -194,7 +198,7 @@ impl PrefixTree {
         Some(block)
     }
 
-    /// Adds `change` to the number of a parent's children, if the parent was not evicted.
+    /// Adds `change` to the parent's number of children, if the parent was not evicted.
     fn count_child(&mut self, parent: Parent, change: i32) {
         let Parent::Node(parent) = parent else { return };
         if self.has(parent) {
@@ -205,7 +209,8 @@ impl PrefixTree {
         }
     }
 
-    /// Adds a node without references to the sets of nodes that can be evicted, or removes it.
+    /// Adds a node to the nodes that can be evicted (if `is_idle`), or removes it from them. A no-op for nodes with
+    /// references.
     fn set_idle(&mut self, id: NodeId, is_idle: bool) {
         let Node { num_references, num_children, last_used, .. } = self.nodes[index(id)];
         if num_references > 0 {
@@ -219,7 +224,7 @@ impl PrefixTree {
         }
     }
 
-    /// A no-op for a node that was forgotten before.
+    /// Removes a node from the lookup table. A no-op for a node that was forgotten before.
     fn remove_from_children(&mut self, id: NodeId) {
         let hash = self.hash(self.nodes[index(id)].parent, self.tokens_of(id));
         if let Ok(entry) = self.children.find_entry(hash, |other| *other == id) {

@@ -1,20 +1,20 @@
-//! Prompts: token ids, and the scope in which their keys and values may be shared. Keys and values of equal token ids
-//! may differ, or may be private.
+//! Prompts: token ids, and the scope within which their keys and values may be shared. Scopes exist because the keys
+//! and values of equal token ids may differ, or may be private.
 //!
-//! Doors: [`Prompt`], and [`PrefixScope::new`], which takes everything that keeps equal token ids apart as named
-//! fields. The scope is a part of the key of the prefix tree.
+//! Entry points: [`Prompt`], and [`PrefixScope::new`], which takes the properties that separate prompts with equal
+//! token ids. The scope is a part of the key of the prefix tree.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use crate::Tenant;
 
-/// Token ids, and the scope that shares their keys and values. Cloning is cheap.
+/// Token ids, and the scope within which their keys and values are shared. Cloning is cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// The token ids, at least one.
+    /// The token ids. There must be at least one.
     pub token_ids: Arc<[u32]>,
-    /// The part of the prefix cache that the prompt is looked up in.
+    /// The part of the prefix cache in which the prompt is looked up.
     pub scope: PrefixScope,
 }
 
@@ -23,22 +23,22 @@ pub struct Prompt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrefixScope(u64);
 
-/// Everything that keeps equal token ids apart. An adapter's id and a hash of the prompt's media, whose placeholders
-/// are equal ids, will be fields here.
+/// The properties that separate prompts with equal token ids. Future fields are the id of an adapter, and a hash of the
+/// prompt's media, whose placeholders have equal ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ScopeParts<'a> {
-    /// The tenant, if tenants share nothing.
+    /// The tenant, if tenants must not share blocks.
     pub tenant: Option<Tenant>,
-    /// A secret of the client. Prompts with the same salt share blocks.
+    /// A secret of the client. Only prompts with the same salt share blocks.
     pub salt: Option<&'a str>,
 }
 
 impl PrefixScope {
-    /// The scope of prompts that nothing keeps apart.
+    /// The scope of prompts without a tenant and a salt.
     pub const SHARED: Self = Self(0);
 
-    /// The scope of these parts. If `hasher` has random keys, nobody can choose parts that collide with those of
-    /// others.
+    /// Returns the scope of these parts. If `hasher` has random keys, no client can choose parts that collide with the
+    /// parts of other clients.
     pub fn new(parts: ScopeParts<'_>, hasher: &impl BuildHasher) -> Self {
         if parts == ScopeParts::default() { Self::SHARED } else { Self(hasher.hash_one(parts)) }
     }

@@ -1,28 +1,29 @@
-//! The waiting sequences, in order of arrival. Tenants take turns. Preempted sequences are at the front.
+//! The queue of waiting sequences. Tenants take turns; the sequences of one tenant are in order of arrival. Preempted
+//! sequences go to the front.
 //!
-//! Tenants take turns by fair queuing (Demers, Keshav and Shenker, 1989): a sequence gets the turn after its tenant's
-//! last one, but never a turn that has passed. A tenant with many sequences delays its own sequences, not those of
-//! others.
+//! Tenants take turns by fair queuing (Demers, Keshav and Shenker, 1989): turns are numbered, and a sequence gets the
+//! turn after that of its tenant's previous sequence, but never a turn that has passed. So a tenant with many sequences
+//! delays its own sequences, not those of other tenants.
 //!
-//! The permits of the router bound the length of the queue. `admission` decides which sequences leave it.
+//! The router's limits on requests bound the length of the queue. `admission` decides which sequences leave the queue.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::sequence::Sequence;
 use crate::{SequenceId, Tenant};
 
-/// The queue: first come, first served, with turns of tenants.
+/// The waiting sequences, in order of their turns.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     waiting: VecDeque<Sequence>,
-    /// The latest turn of a sequence that left the queue.
+    /// The latest turn of all sequences that were admitted.
     turn: u64,
     /// The turn of each tenant's last sequence.
     last_turns: HashMap<Tenant, u64>,
 }
 
 impl Queue {
-    /// Inserts a sequence after those whose turn is not later than its own.
+    /// Gives a sequence its turn, and inserts it after the sequences whose turn is not later.
     pub(crate) fn push(&mut self, mut sequence: Sequence) {
         let last_turn = self.last_turns.entry(sequence.tenant).or_default();
         sequence.turn = self.turn.max(*last_turn) + 1;
@@ -45,19 +46,19 @@ impl Queue {
         self.waiting.get_mut(index)
     }
 
-    /// The sequence with this id.
+    /// Returns the sequence with this id.
     pub(crate) fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
         self.waiting.iter_mut().find(|sequence| sequence.id == id)
     }
 
-    /// Takes the sequence at an index.
+    /// Takes the sequence at an index, whose turn counts as passed.
     pub(crate) fn take(&mut self, index: usize) -> Option<Sequence> {
         let sequence = self.waiting.remove(index)?;
         self.turn = self.turn.max(sequence.turn);
         Some(sequence)
     }
 
-    /// Removes a sequence. False if it is not in the queue.
+    /// Removes a sequence. Returns false if the sequence is not in the queue.
     pub(crate) fn remove(&mut self, id: SequenceId) -> bool {
         let position = self.waiting.iter().position(|waiting| waiting.id == id);
         position.and_then(|position| self.waiting.remove(position)).is_some()
@@ -79,7 +80,7 @@ impl Queue {
         self.waiting.iter()
     }
 
-    /// True if sequences of several tenants have waited so far.
+    /// True if more than one tenant has had a sequence in the queue so far.
     pub(crate) fn has_tenants(&self) -> bool {
         self.last_turns.len() > 1
     }

@@ -1,12 +1,12 @@
 //! The running sequences, by slot and in the order of admission.
 //!
-//! The shards keep the contents of a slot: a block table, a history of tokens, sampling parameters.
+//! For each slot, the shards store a block table, a history of tokens, and sampling parameters.
 
 use crate::SequenceId;
 use crate::running::Running;
 use crate::slot::{Admission, SlotId};
 
-/// All slots.
+/// All slots, and the sequences that run in them.
 #[derive(Debug)]
 pub(crate) struct Rows {
     by_slot: Vec<Option<Running>>,
@@ -16,7 +16,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Slots `0..num_slots`, all free.
+    /// Creates the slots `0..num_slots`, all free.
     pub(crate) fn new(num_slots: u32) -> Self {
         Self {
             by_slot: (0..num_slots).map(|_| None).collect(),
@@ -25,18 +25,18 @@ impl Rows {
         }
     }
 
-    /// True if [`insert`](Self::insert) would find a slot.
+    /// True if a slot is free.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
     /// The number of running sequences.
     pub(crate) fn len(&self) -> u32 {
-        // There are at most `num_slots` of them, which is a u32.
+        // The length is at most `num_slots`, which is a u32.
         self.in_order.len() as u32
     }
 
-    /// The number of sequences whose tokens need masks.
+    /// The number of running sequences whose tokens need masks.
     pub(crate) fn num_masked(&self) -> usize {
         self.iter().filter(|(_, running)| running.sequence.is_masked()).count()
     }
@@ -50,7 +50,7 @@ impl Rows {
         Some(slot)
     }
 
-    /// Removes a sequence from its slot.
+    /// Removes a sequence from its slot. Returns `None` if the slot is free.
     pub(crate) fn remove(&mut self, slot: SlotId) -> Option<Running> {
         let running = self.by_slot[slot.0 as usize].take()?;
         self.in_order.retain(|other| *other != slot);
@@ -58,12 +58,12 @@ impl Rows {
         Some(running)
     }
 
-    /// The slot at an index in the order of admission.
+    /// Returns the slot at an index in the order of admission.
     pub(crate) fn slot_at(&self, place: usize) -> Option<SlotId> {
         self.in_order.get(place).copied()
     }
 
-    /// The slot of the sequence that was admitted last.
+    /// Returns the slot of the sequence that was admitted last.
     pub(crate) fn latest(&self) -> Option<SlotId> {
         self.in_order.last().copied()
     }
@@ -72,22 +72,22 @@ impl Rows {
         self.by_slot[slot.0 as usize].as_mut()
     }
 
-    /// The sequence in a slot, if it is still the one of this admission.
+    /// Returns the sequence in a slot, if it is still the sequence of this admission.
     pub(crate) fn admitted(&mut self, slot: SlotId, admission: Admission) -> Option<&mut Running> {
         self.get_mut(slot).filter(|running| running.admission == admission)
     }
 
-    /// Running sequences in the order of their slots.
+    /// Iterates over the running sequences in the order of their slots.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Running> {
         self.by_slot.iter_mut().flatten()
     }
 
-    /// Running sequences in the order of admission.
+    /// Iterates over the running sequences in the order of admission.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SlotId, &Running)> {
         self.in_order.iter().filter_map(|slot| Some((*slot, self.by_slot[slot.0 as usize].as_ref()?)))
     }
 
-    /// The slot of a sequence.
+    /// Returns the slot of a sequence, or `None` if the sequence does not run.
     pub(crate) fn slot_of(&self, id: SequenceId) -> Option<SlotId> {
         self.iter().find(|(_, running)| running.sequence.id == id).map(|(slot, _)| slot)
     }

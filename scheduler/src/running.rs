@@ -1,12 +1,12 @@
-//! A running sequence: its progress after the steps scheduled so far, and its row in the next one.
+//! A running sequence: its progress after the steps scheduled so far, and its row in the next step.
 //!
 //! ```text
-//!  tokens [0 ........ num_to_read)   made while it runs
+//!  tokens [0 ........ num_to_read)   generated while the sequence runs
 //!         ├── written ──┤                           in the KV cache once the steps scheduled so far are done
-//!                        next chunk of what is to be read, then one decode row per step
+//!                        next: a chunk of the tokens to read, then one decode row per step
 //! ```
 //!
-//! A sequence reads its prompt, and after a preemption also the tokens that it had made.
+//! A sequence reads its prompt, and after a preemption also the tokens that it had generated before.
 
 use std::ops::Range;
 
@@ -27,18 +27,18 @@ pub(crate) struct Running {
     pub(crate) table: BlockTable,
     num_to_read: u32,
     num_written: u32,
-    /// The tokens that it will have made after the steps scheduled so far.
+    /// The number of tokens that the sequence will have generated after the steps scheduled so far.
     num_scheduled_tokens: u32,
-    /// The reports on the prompt that its rows ask for.
+    /// The reports on the prompt that the sequence's rows ask for.
     wants: PromptWants,
     /// True if the shards know the sequence.
     is_open: bool,
-    /// The number of blocks of its table that the shards know.
+    /// The number of blocks of the table that were sent to the shards.
     num_told_blocks: usize,
 }
 
 impl Running {
-    /// A sequence whose first `num_cached` tokens are in the blocks of `table`.
+    /// Creates a running sequence whose first `num_cached` tokens are in the blocks of `table`.
     pub(crate) fn new(sequence: Sequence, admission: Admission, table: BlockTable, num_cached: u32) -> Self {
         Self {
             num_to_read: sequence.num_tokens(),
@@ -53,8 +53,8 @@ impl Running {
         }
     }
 
-    /// The number of tokens with blocks that no step has read and the next one may. The last token waits for the mask
-    /// of the token after it.
+    /// The number of tokens that the next step may read: tokens that no step has read and that have room in the table's
+    /// blocks. The last token to read waits until the mask of the token after it is known.
     pub(crate) fn num_unread(&self, block_size_tokens: u32) -> u32 {
         let held_back = u32::from(!self.sequence.can_sample(self.num_scheduled_tokens));
         let num_places = self.table.blocks().len() * block_size_tokens as usize;
@@ -67,19 +67,19 @@ impl Running {
         self.is_open
     }
 
-    /// True if the next step can make a token of the sequence.
+    /// True if the sequence has read its prompt and the next step can generate a token.
     pub(crate) fn is_decoding(&self) -> bool {
         self.num_written >= self.num_to_read
             && self.num_scheduled_tokens < self.sequence.max_new_tokens
             && self.sequence.can_sample(self.num_scheduled_tokens)
     }
 
-    /// Gives back the blocks that the steps scheduled from here on do not read.
+    /// Returns the blocks to the pool that the steps scheduled from here on do not read.
     pub(crate) fn drop_dead_blocks(&mut self, pool: &mut KvPool, limits: &Limits) {
         pool.drop_first(&mut self.table, limits.num_dead_blocks(self.num_written));
     }
 
-    /// Takes the blocks that the next step may write. False if there are not enough.
+    /// Takes the blocks to which the next step may write. Returns false if not enough blocks are available.
     pub(crate) fn grow(&mut self, pool: &mut KvPool, limits: &Limits) -> bool {
         let is_decoding = self.is_decoding();
         let reach = if is_decoding { self.num_written + 1 } else { limits.reach(self.num_written, self.num_to_read) };
@@ -92,20 +92,20 @@ impl Running {
         true
     }
 
-    /// Returns the blocks of its table that the shards do not know yet, and counts them as known.
+    /// Returns the blocks of the table that were not sent to the shards yet, and counts them as sent.
     fn tell_blocks(&mut self) -> Vec<u32> {
         let blocks = self.table.blocks();
         let num_told_blocks = std::mem::replace(&mut self.num_told_blocks, blocks.len());
         blocks[num_told_blocks..].iter().map(|block| block.0).collect()
     }
 
-    /// Adds its full blocks with known tokens to the prefix cache.
+    /// Adds the sequence's full blocks to the prefix cache, up to the last token whose id is known here.
     pub(crate) fn cache(&mut self, pool: &mut KvPool) {
         let num_known = self.num_written.min(self.sequence.num_tokens());
         pool.cache(&mut self.table, &self.sequence.tokens, num_known);
     }
 
-    /// Adds to a step the row that makes the next token.
+    /// Adds to a step the row that generates the next token.
     pub(crate) fn decode(&mut self, slot: SlotId, step: &mut Step) {
         let row = Row {
             slot: slot.0,
@@ -119,7 +119,7 @@ impl Running {
         step.push(row, Expected { slot, admission: self.admission, wants_token: true, report: None });
     }
 
-    /// Plans to read `num_tokens` more tokens in this step, and returns the position of the first one.
+    /// Plans to read `num_tokens` more tokens in this step, and returns the position of the first of them.
     pub(crate) fn plan(&mut self, num_tokens: u32, pool: &mut KvPool) -> u32 {
         let start = self.num_written;
         self.num_written += num_tokens;
@@ -127,7 +127,7 @@ impl Running {
         start
     }
 
-    /// Adds a row to a step that reads the planned tokens from `start` on.
+    /// Adds to a step the row that reads the planned tokens, from position `start` on.
     pub(crate) fn read(&mut self, slot: SlotId, start: u32, step: &mut Step) {
         let new_blocks = self.tell_blocks();
         let ids = |range: Range<u32>| self.sequence.tokens.range(range).into_owned();

@@ -1,4 +1,4 @@
-//! A sequence, waiting or running: its task and its tokens.
+//! A sequence, waiting or running: its specification and its tokens.
 
 use std::time::Instant;
 
@@ -12,20 +12,20 @@ use crate::{PrefixScope, Prompt, PromptReport, PromptWants, Tenant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 
-/// The task of a sequence.
+/// The specification of a sequence: its prompt, how tokens are chosen, and when it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceSpec {
     /// The token ids to read, and the scope within which their keys and values are shared.
     pub prompt: Prompt,
-    /// The parameters by which tokens are chosen.
+    /// The parameters for choosing tokens.
     pub sampling: SamplingParams,
-    /// The wanted reports on the prompt.
+    /// The reports on the prompt for which the client asks.
     pub wants: PromptWants,
-    /// The most tokens to make, at least one.
+    /// The maximum number of tokens to generate. It must be at least 1.
     pub max_new_tokens: u32,
-    /// True if it goes on after an end-of-sequence token.
+    /// True if the sequence goes on after an end-of-sequence token.
     pub ignores_eos: bool,
-    /// The time at which it fails if it has not ended.
+    /// The time at which the sequence times out if it has not ended.
     pub deadline: Option<Instant>,
     /// True if every token needs a mask, which depends on the tokens before it.
     pub is_masked: bool,
@@ -44,27 +44,28 @@ pub(crate) struct Sequence {
     pub(crate) deadline: Option<Instant>,
     is_masked: bool,
     pub(crate) tenant: Tenant,
-    /// Its turn in the queue. Sequences with the same turn count as arrived at the same time.
+    /// The sequence's turn in the queue. Among sequences with the same turn, the one queued first comes first.
     pub(crate) turn: u64,
     pub(crate) scope: PrefixScope,
-    /// The mask of the next token, until that token is known.
+    /// The mask of the next token. `None` until it is set, and again once the token is known.
     mask: Option<Vec<u8>>,
     /// The time of submission.
     pub(crate) since: Instant,
-    /// The prompt, and the tokens whose replies have come.
+    /// The prompt, and the generated tokens whose replies have come.
     pub(crate) tokens: Tokens,
-    /// The number of prompt tokens reported so far, including the first, which has no report.
+    /// The number of prompt tokens reported so far, including the first token, which has no report.
     num_reported: u32,
-    /// True if it has run before.
+    /// True if the sequence was admitted at least once.
     pub(crate) was_admitted: bool,
-    /// The number of younger sequences that were admitted while there was no room for this one.
+    /// The number of younger sequences that were admitted while there was no room for this sequence.
     pub(crate) num_overtaken: u32,
-    /// The pool's count of returned blocks when there was no room for it. Until the count changes, there is none.
+    /// The value of `KvPool::num_returns` when there was no room for the sequence. There is none until that value
+    /// changes.
     pub(crate) blocked_since: Option<u64>,
 }
 
 impl Sequence {
-    /// A new sequence.
+    /// Creates a waiting sequence.
     pub(crate) fn new(id: SequenceId, spec: SequenceSpec, since: Instant) -> Self {
         let SequenceSpec { prompt, sampling, wants, max_new_tokens, ignores_eos, deadline, is_masked, tenant } = spec;
         let Prompt { token_ids, scope } = prompt;
@@ -89,17 +90,18 @@ impl Sequence {
         }
     }
 
-    /// The number of known tokens: the prompt's and those it made.
+    /// The number of known tokens: the prompt's tokens and the generated ones.
     pub(crate) fn num_tokens(&self) -> u32 {
         self.tokens.len()
     }
 
-    /// The number of tokens it made whose replies have come.
+    /// The number of generated tokens whose replies have come.
     pub(crate) fn num_new_tokens(&self) -> u32 {
         self.tokens.num_made()
     }
 
-    /// Sets the mask of the next token. Returns false if the sequence needs none or has one.
+    /// Sets the mask of the next token. Returns false, and drops the mask, if the sequence needs none or already has
+    /// one.
     pub(crate) fn set_mask(&mut self, mask: Vec<u8>) -> bool {
         let is_wanted = self.is_masked && self.mask.is_none();
         if is_wanted {
@@ -108,28 +110,29 @@ impl Sequence {
         is_wanted
     }
 
-    /// Adds a token from a reply, and drops its mask.
+    /// Adds a generated token, and drops the mask of that token.
     pub(crate) fn push_token(&mut self, token_id: u32) {
         self.tokens.push(token_id);
         self.mask = None;
     }
 
-    /// True if its tokens need masks.
+    /// True if every generated token needs a mask.
     pub(crate) fn is_masked(&self) -> bool {
         self.is_masked
     }
 
-    /// The mask of the next token.
+    /// Returns the mask of the next token, if it is set.
     pub(crate) fn mask(&self) -> Option<&Vec<u8>> {
         self.mask.as_ref()
     }
 
-    /// True if the token after `num_scheduled` new ones can be made. Its mask depends on all tokens before it.
+    /// True if a step can sample the token after `num_scheduled` generated tokens. If it needs a mask, all tokens
+    /// before it must be known, because the mask depends on them.
     pub(crate) fn can_sample(&self, num_scheduled: u32) -> bool {
         !self.is_masked || (self.mask.is_some() && num_scheduled == self.num_new_tokens())
     }
 
-    /// The reports on its prompt that are still missing.
+    /// Returns the reports on the prompt that are still missing.
     pub(crate) fn wants(&self) -> PromptWants {
         if self.num_reported < self.tokens.prompt_len() { self.wants } else { PromptWants::default() }
     }

@@ -1,6 +1,6 @@
 //! A step: the commands for the shards, and the check of their reply.
 //!
-//! A reply is compared with its step before anything is taken from it, so a reply that does not match changes nothing.
+//! A reply is compared with its step before any part of it is used, so a reply that does not match changes nothing.
 
 use proto::{Row, RowReply, StepReply, command};
 
@@ -9,12 +9,13 @@ use crate::reply_mismatch::ReplyMismatch;
 use crate::slot::{Admission, SlotId};
 use crate::wants::ExpectedReport;
 
-/// One step.
+/// One step: the rows that the shards run, and the events of sequences that were admitted or timed out.
 #[derive(Debug, Default)]
 pub struct Step {
-    /// Slots whose rows have ended. The shards get these before the rows, which may reuse the slots.
+    /// Slots whose rows have ended. They are sent to the shards before the rows, because rows may reuse the slots.
     pub(crate) releases: Vec<SlotId>,
-    /// First the rows that read the token they sampled, then those that read parts of prompts.
+    /// First the rows that read the token that they sampled in an earlier step, then the rows that read chunks of
+    /// prompts.
     pub rows: Vec<Row>,
     /// The events of sequences that were admitted or timed out.
     pub events: Vec<Event>,
@@ -28,13 +29,13 @@ pub struct Step {
 /// The main work of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// It reads prompts, and may also make tokens.
+    /// The step reads prompts, and may also generate tokens.
     Prefill,
-    /// The step only makes tokens.
+    /// The step only generates tokens.
     Decode,
 }
 
-/// A row from which the reply must have something.
+/// The expected contents of the reply for a row that asks for a token or a report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) slot: SlotId,
@@ -43,20 +44,20 @@ pub(crate) struct Expected {
     pub(crate) report: Option<ExpectedReport>,
 }
 
-/// The contents that the reply to a step must have, in order.
+/// The expected contents of the reply to a step, in the order of its rows.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     pub(crate) rows: Vec<Expected>,
 }
 
 impl Step {
-    /// An empty step with room for `num_rows` rows.
+    /// Creates an empty step with capacity for `num_rows` rows.
     pub(crate) fn with_capacity(num_rows: usize) -> Self {
         let outstanding = Outstanding { rows: Vec::with_capacity(num_rows) };
         Self { rows: Vec::with_capacity(num_rows), outstanding, ..Self::default() }
     }
 
-    /// Adds a row, and its wants to the expected reply.
+    /// Adds a row. If the row asks for a token or a report, also adds `expected` to the expected reply.
     pub(crate) fn push(&mut self, row: Row, expected: Expected) {
         self.rows.push(row);
         if expected.wants_token || expected.report.is_some() {
@@ -64,13 +65,13 @@ impl Step {
         }
     }
 
-    /// The main work of the step; `None` if it only releases slots.
+    /// The main work of the step; `None` if the step has no rows.
     pub fn phase(&self) -> Option<Phase> {
         let last = self.rows.last()?;
         Some(if last.reads_sampled() { Phase::Decode } else { Phase::Prefill })
     }
 
-    /// The number of rows that read the token which they sampled in the step before.
+    /// The number of rows that read the token that they sampled in an earlier step.
     pub fn num_decoding(&self) -> usize {
         self.rows.partition_point(Row::reads_sampled)
     }

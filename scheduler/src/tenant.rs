@@ -1,6 +1,6 @@
 //! Tenants: the users who share the server.
 
-/// A user of the server: the index of its API key, or 0 if there are no keys.
+/// A user of the server, identified by the index of its API key, or by 0 if there are no keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(u32);
 

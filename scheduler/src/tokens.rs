@@ -1,4 +1,5 @@
-//! The tokens of a sequence: first those of the prompt, which are shared, then those that it made.
+//! The tokens of a sequence: first those of the prompt, whose memory several sequences may share, then the generated
+//! ones.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,7 +13,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// The tokens of a prompt.
+    /// Creates a list of the prompt's tokens.
     pub(crate) fn new(prompt: Arc<[u32]>) -> Self {
         Self { prompt, made: Vec::new() }
     }
@@ -24,16 +25,17 @@ impl Tokens {
 
     /// The number of prompt tokens.
     pub(crate) fn prompt_len(&self) -> u32 {
-        // A prompt has fewer than 2^32 tokens: its blocks were counted in u32.
+        // A prompt has fewer than 2^32 tokens, because `submit` refuses a prompt that needs more blocks than the KV
+        // cache has.
         self.prompt.len() as u32
     }
 
-    /// The number of tokens after the prompt.
+    /// The number of generated tokens.
     pub(crate) fn num_made(&self) -> u32 {
         self.made.len() as u32
     }
 
-    /// Adds a token.
+    /// Adds a generated token.
     pub(crate) fn push(&mut self, token_id: u32) {
         self.made.push(token_id);
     }

@@ -1,9 +1,9 @@
 //! The reports on a prompt that a sequence asks for.
 //!
-//! Doors: [`PromptWants`], which a sequence is submitted with; [`PromptWants::ask`], which puts them into a row of a
-//! step; [`ExpectedReport`], which checks the reply against them and makes a [`PromptReport`] of it. Each token of a
-//! prompt is reported once, in order: a sequence that was preempted reads its tokens again and reports only those that
-//! it had not reported.
+//! Entry points: [`PromptWants`], with which a sequence is submitted; [`PromptWants::ask`], which puts the wanted
+//! reports into a row of a step; [`ExpectedReport`], which checks a reply and turns it into a [`PromptReport`]. Each
+//! token of a prompt is reported once, in order: a sequence that was preempted reads its tokens again, but reports only
+//! the tokens that it had not reported before.
 
 use std::ops::Range;
 
@@ -11,19 +11,21 @@ use proto::{GivenTokens, Logprobs, Row, RowReply, TopTokens};
 
 use crate::ReplyMismatch;
 
-/// The reports on a prompt that a sequence asks for. The default is none.
+/// The reports on a prompt that a sequence asks for. By default there are none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptWants {
-    /// Asks for the log-probability of each token but the first, with this number of the best tokens in its place.
+    /// `Some(n)` asks for the log-probability of each prompt token but the first, and for the `n` most probable tokens
+    /// at its position.
     pub logprobs: Option<u32>,
 }
 
-/// A step's report on a prompt. All steps together report the whole prompt.
+/// One step's report on a prompt. The reports of all steps together cover the whole prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PromptReport {
-    /// The log-probabilities of the next tokens. The first step's report begins with the second token of the prompt.
+    /// The log-probabilities of consecutive prompt tokens. The first step's report begins with the second token of the
+    /// prompt.
     pub logprobs: Vec<f32>,
-    /// The best tokens at each of these positions, if they are wanted.
+    /// The most probable tokens at each of these positions. Empty if the sequence does not ask for them.
     pub top_tokens: Vec<TopTokens>,
 }
 
@@ -38,8 +40,8 @@ pub(crate) struct ExpectedReport {
 }
 
 impl PromptWants {
-    /// Asks for the log-probabilities of the prompt's tokens, with this number of the best tokens for each; `None` asks
-    /// for nothing.
+    /// Asks for the log-probabilities of the prompt's tokens, with this number of most probable tokens for each; `None`
+    /// asks for nothing.
     pub fn of_logprobs(logprobs: Option<u32>) -> Self {
         Self { logprobs }
     }
@@ -49,7 +51,8 @@ impl PromptWants {
         self.logprobs.is_some()
     }
 
-    /// Adds the wants to a row that reads a part of a prompt. `next_token_id` is the token after that part, if known.
+    /// Asks for the wanted reports in a row that reads a chunk of a prompt, and returns the expected report.
+    /// `next_token_id` is the token after that chunk, or `None` if the chunk is the last one.
     pub(crate) fn ask(&self, row: &mut Row, next_token_id: Option<u32>) -> Option<ExpectedReport> {
         let top_n_tokens = self.logprobs?;
         row.logprobs = Some(Logprobs { next_token_id, top_n_tokens });
@@ -59,7 +62,7 @@ impl PromptWants {
 }
 
 impl PromptReport {
-    /// The report on the first token of a prompt, which has no log-probability.
+    /// Returns the report on the first token of a prompt, which has no log-probability: its value is NaN.
     pub fn of_first_token() -> Self {
         Self { logprobs: vec![f32::NAN], top_tokens: vec![TopTokens::default()] }
     }
@@ -78,7 +81,7 @@ impl PromptReport {
 
 impl ExpectedReport {
     /// # Errors
-    /// When `reply` has more or fewer log-probabilities or best tokens than `expected`.
+    /// When `reply` has more or fewer log-probabilities or top tokens than `expected`.
     pub(crate) fn check(expected: Option<&Self>, reply: &RowReply) -> Result<(), ReplyMismatch> {
         let slot = reply.slot;
         let (logprobs, top_tokens) =
@@ -94,7 +97,7 @@ impl ExpectedReport {
         Ok(())
     }
 
-    /// Takes from a reply the report on the tokens at positions `unreported` of the prompt.
+    /// Takes the report on the tokens at positions `unreported` of the prompt out of a reply.
     pub(crate) fn take(&self, reply: &mut RowReply, unreported: Range<u32>) -> PromptReport {
         let GivenTokens { mut logprobs, mut top_tokens } = *reply.logprobs.take().unwrap_or_default();
         let [start, end] = [unreported.start, unreported.end].map(|at| at.saturating_sub(self.position) as usize);
@@ -104,7 +107,7 @@ impl ExpectedReport {
     }
 }
 
-/// Keeps the values of a range that exist, and drops the others.
+/// Keeps the values at the indices of `range`, as far as they exist, and drops the others.
 fn keep<T>(values: &mut Vec<T>, range: Range<usize>) {
     values.truncate(range.end);
     values.drain(..range.start.min(values.len()));

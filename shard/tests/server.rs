@@ -258,7 +258,7 @@ fn noise_after_warmup_ends_the_shard() {
     client.warmup();
     client.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     let message = shard.end().unwrap_err();
-    assert!(message.starts_with("the router is gone: frame of"), "{message}");
+    assert!(message.starts_with("the router is gone: a frame of"), "{message}");
 }
 
 #[test]
@@ -316,9 +316,9 @@ fn tcp_and_a_unix_socket_give_the_same_tokens() {
 fn a_shard_listens_on_free_loopback_addresses_only() {
     let everywhere = "tcp://0.0.0.0:9000".parse().unwrap();
     let message = Shard::start_at(everywhere, "demo", Device::MOCK).end().unwrap_err();
-    assert!(message.starts_with("listen on tcp://0.0.0.0:9000: 0.0.0.0 is not a loopback address"), "{message}");
+    assert!(message.starts_with("cannot listen on tcp://0.0.0.0:9000: 0.0.0.0 is not a loopback address"), "{message}");
     let taken = free_address();
     let _listener = taken.bind().unwrap();
     let message = Shard::start_at(taken, "demo", Device::MOCK).end().unwrap_err();
-    assert!(message.starts_with("listen on 127.0.0.2:") && message.contains("in use"), "{message}");
+    assert!(message.starts_with("cannot listen on 127.0.0.2:") && message.contains("in use"), "{message}");
 }

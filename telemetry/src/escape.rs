@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The text with an escape for every character that ends a line, moves a cursor or changes the direction of writing.
+/// Returns the text with an escape for every character that ends a line, moves the cursor or changes the direction of
+/// writing.
 pub(crate) fn control(text: &str) -> Cow<'_, str> {
     escape(text, |c| c.escape_default().to_string())
 }
 
-/// [`control`] for a JSON object, where such characters can only be inside strings.
+/// As [`control`], but with JSON escapes. In a JSON object these characters can only be inside strings.
 pub(crate) fn control_in_json(json: String) -> String {
     match escape(&json, |c| format!("\\u{:04x}", u32::from(c))) {
         Cow::Borrowed(_) => json,
@@ -16,7 +17,7 @@ pub(crate) fn control_in_json(json: String) -> String {
     }
 }
 
-/// The value of a field, in quotes unless it is clearly one word.
+/// Returns the value of a field, in quotes unless it is clearly one word.
 pub(crate) fn value(text: &str) -> Cow<'_, str> {
     let is_word = |c: char| !c.is_whitespace() && !is_control(c) && !matches!(c, '"' | '=' | '\\');
     if !text.is_empty() && text.chars().all(is_word) {
@@ -25,7 +26,8 @@ pub(crate) fn value(text: &str) -> Cow<'_, str> {
     format!("{text:?}").into()
 }
 
-/// Cuts text after `max_bytes`, with a mark that counts the missing bytes.
+/// Cuts text after at most `max_bytes` bytes and appends a mark with the number of missing bytes. Shorter text is
+/// unchanged.
 pub(crate) fn cut(text: &mut String, max_bytes: usize) {
     if text.len() > max_bytes {
         let end = text.floor_char_boundary(max_bytes);
@@ -35,7 +37,7 @@ pub(crate) fn cut(text: &mut String, max_bytes: usize) {
     }
 }
 
-/// The mark after text that was cut.
+/// Returns the mark after text that was cut. `num_bytes` is the number of missing bytes.
 pub fn cut_mark(num_bytes: usize) -> String {
     format!("… ({num_bytes} more bytes)")
 }

@@ -1,4 +1,4 @@
-//! Turns each event into a log line.
+//! The `tracing` layer that turns each event into a log line.
 
 use std::fmt::Debug;
 
@@ -10,7 +10,7 @@ use tracing_subscriber::layer::Context;
 
 use crate::LogLine;
 
-/// Passes each event to `show` as a line.
+/// A layer that passes each event to `show` as a log line.
 #[derive(Debug)]
 pub(crate) struct LogLayer {
     show: fn(&LogLine),
@@ -39,7 +39,7 @@ impl Fields<'_> {
         match (field.name(), value) {
             ("message", Value::String(message)) => self.0.message = message,
             (name, value) => {
-                // The name of the field `type` is `r#type`.
+                // `tracing` names the field `type` `r#type`.
                 let name = name.strip_prefix("r#").unwrap_or(name);
                 self.0.fields.insert(name.to_owned(), value);
             }

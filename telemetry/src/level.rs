@@ -1,7 +1,7 @@
 //! Parses `--log-level`: a level, or a filter in the syntax of `tracing_subscriber::EnvFilter`.
 //!
-//! In that syntax a word that is not a level is the name of a module, and all other modules are silenced. Here it is an
-//! error.
+//! In that syntax, a single word that is not a level is the name of a module, and silences all other modules. Here such
+//! a word is an error, because it is probably a misspelled level.
 
 use std::str::FromStr as _;
 
@@ -10,7 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 const DEFAULT: &str = "info";
-/// Levels of other programs, with ours.
+/// The names of levels in other programs, each with our name for it.
 const OTHER_NAMES: [(&str, &str); 8] = [
     ("critical", "error"),
     ("fatal", "error"),
@@ -21,7 +21,7 @@ const OTHER_NAMES: [(&str, &str); 8] = [
     ("quiet", "off"),
     ("silent", "off"),
 ];
-/// Words with less similarity (Jaro) to a level are not taken for typing errors.
+/// The minimum Jaro similarity between a word and a level for the word to count as a misspelling of the level.
 const MIN_LIKENESS: f64 = 0.75;
 
 /// The error for a log level that cannot be parsed.
@@ -34,7 +34,7 @@ pub struct LogLevelError {
     reason: String,
 }
 
-/// The filter that `text` describes; `info` if it is empty. Python's `warning` is `warn`.
+/// Returns the filter that `text` describes; `info` if `text` is empty. Python's name `warning` means `warn`.
 pub(crate) fn filter(text: &str) -> Result<EnvFilter, LogLevelError> {
     let error = |reason| LogLevelError { text: text.into(), reason };
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());

@@ -1,8 +1,8 @@
-//! Logging for every process: the format that the children write and the launcher reads.
+//! Logging for every process, in a format that the launcher's children write and the launcher reads.
 //!
-//! [`init`] starts logging in a process, [`fatal`] logs why the process ends, [`progress`] reports finished work, and
-//! [`LogLine::parse`] reads a line back. Lines go to stdout: text for people, or one JSON object per line. A thread
-//! that logs never waits for the log's reader (`output`). The crate does not decide what to log.
+//! [`init`] starts logging in a process, [`fatal`] logs why the process ends, [`progress`] reports the progress of a
+//! phase, and [`LogLine::parse`] parses a line. Lines go to stdout, either as text for people or as one JSON object per
+//! line. A thread that logs never waits for the reader of the log (`output`).
 
 mod escape;
 mod layer;
@@ -26,9 +26,9 @@ use layer::LogLayer;
 use line::{FATAL_TARGET, PROGRESS_TARGET};
 use output::{Format, Output};
 
-/// The time that the log's reader gets, at the end of a process, for the rest of the log.
+/// The maximum time that a process waits at its end until the rest of its log is written.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
-/// The time that a panic waits until its line is written. It may be followed by an abort.
+/// The maximum time that a panic waits until its line is written. It waits at all because an abort may follow.
 const PANIC_DEADLINE: Duration = Duration::from_millis(100);
 
 static LOG: OnceLock<Log> = OnceLock::new();
@@ -40,13 +40,13 @@ struct Log {
     json_output: bool,
 }
 
-/// The reason why a process cannot log.
+/// The reason why a process cannot start to log.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// The level is invalid.
     #[error(transparent)]
     Level(#[from] LogLevelError),
-    /// The thread that writes cannot be started.
+    /// The thread that writes the log cannot be started.
     #[error("the thread that writes the log cannot be started: {0}")]
     Thread(io::Error),
 }
@@ -67,7 +67,7 @@ pub fn init(json_output: bool, level: &str) -> Result<(), InitError> {
     let subscriber = tracing_subscriber::registry().with(filter).with(LogLayer::new(show));
     let _ = tracing::subscriber::set_global_default(subscriber);
     std::panic::set_hook(Box::new(|panic| {
-        // The filter is ignored: nothing else reports the panic.
+        // The filter is not applied, because nothing else reports the panic.
         show(&LogLine::now(Level::ERROR, "panic", format!("panicked: {panic}")));
         if let Some(log) = LOG.get() {
             log.stdout.flush(PANIC_DEADLINE);
@@ -76,38 +76,39 @@ pub fn init(json_output: bool, level: &str) -> Result<(), InitError> {
     Ok(())
 }
 
-/// True if the stream is a terminal that can redraw lines, and NO_COLOR is not set.
+/// True if the stream is a terminal that can redraw lines, and the environment variable `NO_COLOR` is unset or empty.
 pub fn has_colours(stream: &impl IsTerminal) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     can_redraw(stream) && !is_set("NO_COLOR")
 }
 
-/// True if lines on this stream can be redrawn.
+/// True if lines on this stream can be redrawn: it is a terminal, and not a dumb one.
 pub fn can_redraw(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Queues a line for stdout, in the format of [`init`] and without its filter.
+/// Queues a line for stdout, in the format that was passed to [`init`]. The log filter is not applied. A no-op before
+/// [`init`].
 pub fn show(line: &LogLine) {
     if let Some(log) = LOG.get() {
         log.stdout.push_line(line);
     }
 }
 
-/// Queues text for stdout as it is.
+/// Queues text for stdout, unchanged. A no-op before [`init`].
 pub fn print(text: String) {
     if let Some(log) = LOG.get() {
         log.stdout.push(text);
     }
 }
 
-/// Waits until the queue is written, at most one second. Returns true if everything was written.
+/// Waits until all queued lines are written, at most one second. Returns true if all were written.
 pub fn flush() -> bool {
     LOG.get().is_some_and(|log| log.stdout.flush(FLUSH_DEADLINE))
 }
 
-/// Logs why this process ends. The line also goes to stderr if the log's filter drops it, if it could not be written,
-/// or if stdout is not seen.
+/// Logs why this process ends. The line also goes to stderr if the log's filter drops it, if it cannot be written to
+/// stdout, or if nobody sees stdout.
 pub fn fatal(message: &str) {
     let line = LogLine::now(Level::ERROR, FATAL_TARGET, message.to_owned());
     let is_enabled = tracing::enabled!(target: FATAL_TARGET, Level::ERROR);
@@ -127,7 +128,7 @@ fn format(json_output: bool, is_coloured: bool) -> Format {
     Box::new(move |line| if json_output { line.json() } else { line.for_people(None, is_coloured) })
 }
 
-/// True if stdout may be seen: it is not /dev/null, and it is a terminal unless stderr is not one either.
+/// True if somebody may see stdout. False if it is /dev/null, or if stderr is a terminal and stdout is not.
 fn stdout_is_seen() -> bool {
     let stdout = std::fs::metadata("/proc/self/fd/1");
     let null = std::fs::metadata("/dev/null");

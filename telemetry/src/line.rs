@@ -1,4 +1,4 @@
-//! One log line: made from an event or parsed, and written as JSON or for people.
+//! One log line. It is created from an event or parsed from JSON, and is written as JSON or as text for people.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ pub(crate) const PROGRESS_TARGET: &str = "progress";
 /// The target of the event of [`fatal`](crate::fatal).
 pub(crate) const FATAL_TARGET: &str = "fatal";
 
-/// The longest text of one line, in bytes, so that its reader gets it whole.
+/// The maximum size of a line's text, in bytes, so that the reader of the log gets the whole line.
 const MAX_TEXT_BYTES: usize = 32 << 10;
 
 /// One log line.
@@ -26,7 +26,7 @@ pub struct LogLine {
     /// The message.
     #[serde(default)]
     pub message: String,
-    /// The module that logged it.
+    /// The module that logged the line.
     #[serde(default)]
     pub target: String,
     /// The time in RFC 3339, UTC.
@@ -49,7 +49,7 @@ pub struct Progress {
 }
 
 impl LogLine {
-    /// A line without fields, with the current time.
+    /// Creates a line with the current time and without fields. A long message is cut.
     pub fn now(level: Level, target: &str, message: String) -> Self {
         let mut timestamp = String::new();
         // If the clock cannot be read, the timestamp is empty.
@@ -60,12 +60,12 @@ impl LogLine {
         line
     }
 
-    /// Parses a line of a process that called [`crate::init`] with `json_output`; `None` for any other line.
+    /// Parses a line of a process that called [`crate::init`] with `json_output`. Returns `None` for other lines.
     pub fn parse(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }
 
-    /// The progress in this line, if [`crate::progress`] wrote it.
+    /// Returns the progress in this line, if [`crate::progress`] wrote it.
     pub fn progress(&self) -> Option<Progress> {
         if self.target != PROGRESS_TARGET {
             return None;
@@ -79,7 +79,7 @@ impl LogLine {
         self.target == FATAL_TARGET
     }
 
-    /// The message and the other fields as `name=value`, on one line, for people.
+    /// Returns the message and the other fields as `name=value`, on one line, for people.
     pub fn text(&self) -> String {
         let mut text = escape::control(&self.message).into_owned();
         for (name, value) in &self.fields {
@@ -89,7 +89,8 @@ impl LogLine {
         text
     }
 
-    /// The whole line for people, with the name of the process that wrote it unless that is this one.
+    /// Returns the whole line for people. `process` is the name of the process that wrote the line, or `None` if that
+    /// is this process.
     pub fn for_people(&self, process: Option<&str>, is_coloured: bool) -> String {
         let timestamp = escape::control(&self.timestamp);
         let level = format!("{:>5}", escape::control(&self.level));
@@ -108,7 +109,7 @@ impl LogLine {
         format!("{timestamp} {level} {label}{text}\n")
     }
 
-    /// The whole line as JSON.
+    /// Returns the whole line as JSON, with a line break at the end.
     pub fn json(&self) -> String {
         let Self { level, message, target, timestamp, fields } = self;
         let mut object = Map::new();
@@ -119,7 +120,7 @@ impl LogLine {
         escape::control_in_json(Value::Object(object).to_string()) + "\n"
     }
 
-    /// Cuts message and fields if they are too long together.
+    /// Cuts the message and the text of fields if together they are too long.
     pub(crate) fn cut(&mut self) {
         let mut num_left = MAX_TEXT_BYTES;
         let fields = self.fields.values_mut().filter_map(|value| match value {

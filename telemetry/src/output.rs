@@ -1,8 +1,8 @@
-//! A stream on which no caller waits: lines go into a queue, and one thread writes them.
+//! A stream whose callers never wait: lines go into a queue, and one thread writes them.
 //!
-//! The reader of the log may pause for any time, or go away. Lines that do not fit into the queue are dropped, the
-//! oldest first, so that the last lines of a process are kept. When the reader continues, a line in their place counts
-//! the dropped ones.
+//! The reader of the log may pause for any time, or go away. If the queue is full, the oldest lines are dropped, so
+//! that the last lines of a process are kept. When the reader continues, one line takes the place of the dropped lines
+//! and gives their number.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,22 +17,22 @@ use tracing::Level;
 
 use crate::LogLine;
 
-/// The largest size of the queue. The oldest lines are dropped for the newest.
+/// The maximum size of the queue, in bytes. If it is exceeded, the oldest lines are dropped.
 pub(crate) const MAX_QUEUED_BYTES: usize = 1 << 20;
-/// The bytes of one call to the system, unless a single line is longer.
+/// The maximum number of bytes that are written at once, unless a single line is longer.
 const MAX_CHUNK_BYTES: usize = 64 << 10;
 
-/// The format of log lines, also of those that the writer adds.
+/// A function that formats a log line. The notices about dropped lines have the same format.
 pub(crate) type Format = Box<dyn Fn(&LogLine) -> String + Send + Sync>;
 
-/// The queue of one stream. Its thread runs until the process ends.
+/// The queue of one stream, and the thread that writes it, which runs until the process ends.
 pub(crate) struct Output {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// Notified when text was queued or written.
+    /// Notified when text was queued, or when a write has ended.
     changed: Condvar,
     format: Format,
 }
@@ -41,7 +41,7 @@ struct Shared {
 struct Queue {
     lines: VecDeque<String>,
     num_bytes: usize,
-    /// The number of lines that were dropped before the first one.
+    /// The number of lines before `lines` that were dropped.
     num_dropped: u64,
     is_writing: bool,
     /// True if the last write failed.
@@ -58,18 +58,19 @@ impl Output {
         Ok(Self { shared })
     }
 
-    /// Queues a line of the log.
+    /// Queues a log line.
     pub(crate) fn push_line(&self, line: &LogLine) {
         self.push((self.shared.format)(line));
     }
 
-    /// Queues text as it is.
+    /// Queues text, unchanged.
     pub(crate) fn push(&self, text: String) {
         self.shared.lock().push(text);
         self.shared.changed.notify_all();
     }
 
-    /// Waits until everything is written. Returns false if that took longer than `timeout`, or the last write failed.
+    /// Waits until the queue is written. Returns false if that takes longer than `timeout`, or if the last write
+    /// failed.
     pub(crate) fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut queue = self.shared.lock();
@@ -87,7 +88,7 @@ impl Output {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // No code panics while it holds the queue.
+        // A poisoned lock is ignored, because no code panics while it holds the queue.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,7 +126,7 @@ impl Queue {
         }
     }
 
-    /// Takes the lines of one write, and the number of lines that were dropped before them.
+    /// Takes the lines that the next write writes, and the number of lines that were dropped before them.
     fn take(&mut self) -> (String, u64) {
         let mut chunk = self.lines.pop_front().unwrap_or_default();
         while let Some(next) = self.lines.front().filter(|next| chunk.len() + next.len() <= MAX_CHUNK_BYTES) {
@@ -155,7 +156,8 @@ fn notice(num_dropped: u64) -> LogLine {
     line
 }
 
-/// Writes everything. Another process that shares the stream may have made it non-blocking.
+/// Writes all bytes. Waits if the stream is not ready, because another process that shares the stream may have made it
+/// non-blocking.
 fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
@@ -177,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// The time of a wait that a test expects to fail.
+    /// The timeout of a wait that a test expects to fail.
     const SHORT: Duration = Duration::from_millis(10);
     const LONG: Duration = Duration::from_secs(60);
 
@@ -187,7 +189,7 @@ mod tests {
         (reader, output)
     }
 
-    /// A line of one KiB.
+    /// Returns a line of 1 KiB.
     fn line(index: usize) -> String {
         format!("{index:<1023}\n")
     }

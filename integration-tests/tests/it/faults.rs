@@ -138,7 +138,7 @@ impl Case {
             Fault::Garbage => "sent a message that is not a reply",
             Fault::WrongNumber => "answered command",
             Fault::WrongFingerprint if self.moment == Moment::Load => "has another model or other settings",
-            Fault::WrongFingerprint => "ran something else",
+            Fault::WrongFingerprint => "ran other programs or inputs than",
         };
         assert!(error.contains(expected), "{self:?}: {error}");
     }

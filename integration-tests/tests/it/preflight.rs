@@ -40,11 +40,15 @@ fn files_that_flags_name_are_read_before_anything_starts() {
     let keys = path("keys", b"\xef\xbb\xbffirst\nsecond key\n");
     for (flag, value, sentence) in [
         ("--api-key-file", &nowhere, "`api_key_file` /no/such/file: No such file"),
-        ("--api-key-file", &keys, "/keys, line 2: an API key must be of visible ASCII characters"),
+        ("--api-key-file", &keys, "/keys, line 2: an API key must consist of visible ASCII characters"),
         ("--chat-template", &nowhere, "`chat_template` /no/such/file cannot be read: No such file"),
         ("--tokenizer-config-path", &nowhere, "`tokenizer_config_path` /no/such/file cannot be read: No such file"),
         ("--tokenizer-config-path", &broken, "`tokenizer_config_path` "),
-        ("--uds", &nowhere, "listen on /no/such/file: No such file or directory (os error 2); --uds sets the path"),
+        (
+            "--uds",
+            &nowhere,
+            "cannot listen on /no/such/file: No such file or directory (os error 2); --uds sets the path",
+        ),
     ] {
         let error = refusal(demo().flag(flag, value));
         assert!(error.contains(sentence), "{flag} {value}: {error}");

@@ -12,7 +12,7 @@ use super::concurrency::wait_idle;
 
 /// The token whose embedding becomes infinite.
 const BAD: usize = 1535;
-const REASON: &str = "the model's numbers for this sequence are not finite";
+const REASON: &str = "the model computed values that are not finite for this sequence";
 
 /// Writes the model. The output head keeps the original embeddings. The input embeddings are doubled when they are
 /// used, which makes the bad token's embedding infinite.

@@ -1,6 +1,6 @@
-//! The entry of the batcher: sequences are submitted here and wait until the loop takes them.
+//! The handle of the batcher. It submits sequences, which wait in a channel until the batcher's loop takes them.
 //!
-//! Doors: [`BatcherHandle::submit`], and [`Submission`], which the loop receives.
+//! Entry points: [`BatcherHandle::submit`], and [`Submission`], which the loop receives.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::generation::Permit;
 use crate::grammar::CompiledGrammar;
 use crate::memory::Part;
 
-/// The number of submissions that may wait in the channel. More wait in the tasks of their requests.
+/// The number of submissions for which the channel has room. If it is full, the tasks of further requests wait.
 const QUEUE: usize = 256;
 
 /// The reason why a sequence was not queued.
@@ -23,18 +23,18 @@ pub(crate) enum SubmitError {
     /// The loop has ended, or is about to.
     #[error("{STOPPING}")]
     Stopped,
-    /// Too many prompt tokens wait, or grammars hold too much memory.
+    /// Too many prompt tokens wait, or the grammars' part of the memory is used up.
     #[error("the queue is full")]
     QueueFull,
 }
 
-/// A handle for submitting sequences.
+/// A handle for submitting sequences to the batcher. Clones share the channel and the limits.
 #[derive(Debug, Clone)]
 pub(crate) struct BatcherHandle {
     submissions_tx: mpsc::Sender<Submission>,
-    /// A permit for each prompt token that may wait.
+    /// One permit for each prompt token that may wait. `None` if there is no limit.
     queued_tokens: Option<Arc<Semaphore>>,
-    /// The memory of unread events.
+    /// The part of the memory budget for unread events.
     answers: Part,
 }
 
@@ -56,11 +56,11 @@ impl BatcherHandle {
         (Self { submissions_tx, queued_tokens, answers }, submissions_rx)
     }
 
-    /// Queues a sequence, which may follow a grammar. Dropping the receiver cancels it. At the end of the sequence
-    /// `permit` is given back.
+    /// Queues a sequence, which may follow a grammar, and returns the receiver of its events. Dropping the receiver
+    /// cancels the sequence. `permit` is released at the end of the sequence.
     ///
     /// # Errors
-    /// When too many tokens wait, or the loop has ended.
+    /// When too many prompt tokens wait, when there is no memory for the grammar's state, or when the loop has ended.
     pub(crate) async fn submit(
         &self,
         spec: SequenceSpec,
@@ -80,8 +80,8 @@ impl BatcherHandle {
     }
 }
 
-/// The most events of a sequence: admission, a failure, one per token, and with prompt logprobs one per chunk. A chunk
-/// has at least one token.
+/// Returns the maximum number of events of a sequence: its admission, a failure, one per generated token, and with
+/// prompt log-probabilities one per chunk of the prompt. A chunk has at least one token.
 fn most_events(spec: &SequenceSpec) -> usize {
     let num_chunks = if spec.wants.logprobs.is_some() { spec.prompt.token_ids.len() } else { 0 };
     2 + spec.max_new_tokens as usize + num_chunks

@@ -1,11 +1,11 @@
-//! The masks that are being computed. The next step waits a moment for quick masks. Slow masks are computed at low
-//! priority, and no step waits for them.
+//! The computation of masks, which contain the tokens that a grammar allows next. The next step waits a short time for
+//! masks of quick grammars. Masks of slow grammars are computed at low priority, and no step waits for them.
 //!
-//! The allowed tokens of a sequence with a grammar depend on its last token. When that token is known, the next mask is
-//! computed on a blocking thread, while the steps under way go on without the sequence.
+//! The allowed tokens of a sequence with a grammar depend on the sequence's last token. When that token is known, the
+//! next mask is computed on another thread. Meanwhile steps run without the sequence.
 //!
-//! Doors: [`Masks`] and [`Masked::settle`]. If a mask takes too long, or its thread fails, only that sequence gets an
-//! error.
+//! Entry points: [`Masks`] and [`Masked::settle`]. If a mask takes too long, only its sequence gets an error. If a
+//! thread panics, all sequences whose masks it was to compute get an error.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,20 +17,21 @@ use super::readers::Readers;
 use crate::aside::Aside;
 use crate::grammar::{GrammarMatcher, MaskError, MaskStop};
 
-/// The share of the previous step's time for which a step waits for masks, within bounds. The wait keeps all rows with
-/// grammars in the same steps. Most masks take 0.1 ms. A row whose mask is later misses one step, and the other rows do
-/// not.
+/// A step waits for masks at most this share of the previous step's time, clamped to the two constants below. The wait
+/// keeps rows with grammars in the same steps as the other rows. Most masks take 0.1 ms. A row whose mask is later than
+/// that misses a step; the other rows do not.
 const PATIENCE: f64 = 0.25;
 const MIN_PATIENCE: Duration = Duration::from_micros(300);
 const MAX_PATIENCE: Duration = Duration::from_millis(3);
 
-/// The number of rows whose masks are computed on one thread. More rows are spread over more threads.
+/// The maximum number of rows whose masks one thread computes. More rows are divided between several threads.
 const MASKS_PER_THREAD: usize = 4;
 
-/// The longest time for a mask; then its sequence ends. `llguidance` counts its steps and usually gives up earlier.
+/// The maximum time for a mask. A sequence whose mask takes longer fails. `llguidance` limits its own number of steps
+/// and usually gives up earlier.
 const MASK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The interval of the check for masks that take too long.
+/// The interval at which [`compute`] checks for masks that take too long.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The masks that are being computed.
@@ -39,25 +40,27 @@ pub(super) struct Masks {
     quick: JoinSet<Vec<Masked>>,
     slow: JoinSet<Vec<Masked>>,
     aside: Aside,
-    /// The next step is not sent before this time while quick masks are being computed.
+    /// While quick masks are being computed, the next step is not sent before this time.
     until: Instant,
 }
 
-/// A new token of a sequence with a grammar.
+/// A newly generated token of a sequence with a grammar, and the state of the sequence in the grammar before that
+/// token.
 struct Made {
     id: SequenceId,
     matcher: GrammarMatcher,
     token_id: u32,
 }
 
-/// A sequence with its next mask, or with the error instead of it.
+/// A sequence with its matcher and its next mask, or with the error that prevented the mask.
 #[derive(Debug)]
 pub(super) struct Masked {
     id: SequenceId,
     mask: Result<(GrammarMatcher, Vec<u8>), MaskError>,
 }
 
-/// The mask that a thread computes now, and when it began.
+/// The handle that stops the mask that a thread is computing now, and the time at which that mask was begun. `None`
+/// between masks.
 #[derive(Debug, Clone, Default)]
 struct Watch(Arc<Mutex<Option<(MaskStop, Instant)>>>);
 
@@ -66,7 +69,7 @@ impl Masks {
         Self { quick: JoinSet::new(), slow: JoinSet::new(), aside: Aside::new(), until: Instant::now() }
     }
 
-    /// Begins to compute the masks that follow the tokens of a step. `forward` is the time of that step.
+    /// Begins to compute the masks that follow the tokens of a step. `forward` is the duration of that step.
     pub(super) fn follow(&mut self, events: &[Event], forward: Duration, readers: &mut Readers) {
         let made = events.iter().filter_map(|Event { id, kind }| match kind {
             SequenceEvent::Token { token, finish: None } => {
@@ -81,7 +84,7 @@ impl Masks {
         self.begin(made.collect(), forward.mul_f64(PATIENCE).clamp(MIN_PATIENCE, MAX_PATIENCE));
     }
 
-    /// Begins to compute masks. The next step waits no longer than `patience`.
+    /// Begins to compute masks. The next step waits for the masks of quick grammars, at most `patience`.
     fn begin(&mut self, made: Vec<Made>, patience: Duration) {
         let (slow, quick): (Vec<Made>, Vec<Made>) = made.into_iter().partition(|made| made.matcher.is_slow());
         for made in slow {
@@ -105,12 +108,12 @@ impl Masks {
         }
     }
 
-    /// Returns the time until which the next step must wait, if it must.
+    /// Returns the time until which the next step must wait for masks, or `None` if it need not wait.
     pub(super) fn hold_back_until(&self) -> Option<Instant> {
         (!self.quick.is_empty() && Instant::now() < self.until).then_some(self.until)
     }
 
-    /// Returns the masks that are complete next. Waits forever if none are being computed.
+    /// Returns the next masks that are complete. Waits forever if no mask is being computed.
     pub(super) async fn next(&mut self) -> Vec<Masked> {
         let Self { quick, slow, .. } = self;
         let masked = tokio::select! {
@@ -118,13 +121,14 @@ impl Masks {
             Some(masked) = slow.join_next() => masked,
             else => std::future::pending().await,
         };
-        // These tasks only wait for threads. `compute` has turned a lost thread into an error already.
+        // These tasks only wait for threads, so they do not panic. If a thread panics, `compute` returns errors.
         masked.unwrap_or_default()
     }
 }
 
 impl Masked {
-    /// Passes the mask to the scheduler, and the matcher back to its reader. A sequence that cannot go on ends.
+    /// Passes the mask to the scheduler, and returns the matcher to the sequence's reader. Ends the sequence if there
+    /// is an error instead.
     pub(super) fn settle(self, readers: &mut Readers, scheduler: &mut Scheduler) {
         let Self { id, mask } = self;
         match mask {
@@ -143,7 +147,7 @@ impl Masked {
 
 type Work = Box<dyn FnOnce() -> Vec<Masked> + Send>;
 
-/// Computes masks one after the other on a thread, and stops a mask that takes too long.
+/// Computes masks one after the other on the thread of `run`, and stops a mask that takes too long.
 async fn compute<F: Future<Output = Option<Vec<Masked>>>>(made: Vec<Made>, run: impl FnOnce(Work) -> F) -> Vec<Masked> {
     let ids: Vec<SequenceId> = made.iter().map(|made| made.id).collect();
     let watch = Watch::default();

@@ -1,12 +1,13 @@
-//! The one loop: commands in → schedule → shards → apply → events out. It owns the scheduler and the shards.
+//! The loop that batches sequences: submissions in → schedule → shards → apply → events out. The loop owns the
+//! scheduler and the connections to the shards.
 //!
-//! Up to [`Rules::step_window`] steps are under way. The next step is sent before the tokens of the last one arrive,
-//! because a row's input token stays with the shards. The end of a row is therefore noticed one step late, and that
-//! step's token is dropped. The next step waits a short time for the masks of rows with grammars. When a shard fails,
-//! every sequence gets one failure and the loop ends.
+//! Up to [`Rules::step_window`] steps are under way. The next step can be sent before the tokens of the previous one
+//! arrive, because the shards store the token that a row reads next. With two steps under way, the end of a row is
+//! therefore noticed one step late, and the token of that extra step is dropped. The next step waits a short time for
+//! the masks of rows with grammars. When a shard fails, every sequence gets one failure event and the loop ends.
 //!
-//! Files: `handle`, where sequences come in; `readers`, where their events go; `masks`; and `steps`, with the metrics
-//! of each step.
+//! Files: `handle` submits sequences; `readers` passes on their events; `masks` computes masks; `steps` lists the steps
+//! under way and records their metrics.
 
 mod handle;
 mod masks;
@@ -31,7 +32,7 @@ use masks::{Masked, Masks};
 use readers::Readers;
 use steps::Steps;
 
-/// The error of generations that a shutdown ends.
+/// The error of sequences that a shutdown ends.
 const STOPPING: &str = "Server error: the server is shutting down";
 
 /// The reason why the loop ended.
@@ -40,22 +41,22 @@ pub enum BatcherError {
     /// A shard failed.
     #[error(transparent)]
     Shard(#[from] ShardClientError),
-    /// A reply of the shards does not match the step.
+    /// A reply of the shards does not match its step.
     #[error(transparent)]
     Reply(#[from] ReplyMismatch),
 }
 
-/// The limits of the loop.
+/// The limits of the scheduler and of the loop.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(crate) limits: Limits,
     /// The number of steps that may be under way, at least 1.
     pub(crate) step_window: usize,
-    /// The most prompt tokens of waiting sequences; `None` means no limit.
+    /// The maximum number of prompt tokens of all waiting sequences together; `None` means no limit.
     pub(crate) max_queued_tokens: Option<u32>,
 }
 
-/// The loop's state.
+/// The loop and its state.
 #[derive(Debug)]
 pub(crate) struct Batcher {
     scheduler: Scheduler,
@@ -65,25 +66,26 @@ pub(crate) struct Batcher {
     rules: Rules,
     metrics: Arc<Metrics>,
     readers: Readers,
-    /// The masks that are being computed. They complete without the loop.
+    /// The masks that other tasks are computing.
     masks: Masks,
     steps: Steps,
 }
 
-/// An event that ends a wait of the loop.
+/// The events for which the loop waits.
 enum News {
     Reply(Box<StepReply>),
     Submission(Box<Submission>),
     Masks(Vec<Masked>),
-    /// The step has waited long enough for masks.
+    /// The next step has waited long enough for masks.
     MasksAreLate,
     Stop,
-    /// All handles were dropped, so nobody can submit any more.
+    /// All handles were dropped, so no more sequences can be submitted.
     Deserted,
 }
 
 impl Batcher {
-    /// Creates a loop over shards that are warmed up. `true` in `stop_rx` ends the running sequences, then the loop.
+    /// Creates a loop for shards that are warmed up, and its handle. When `stop_rx` becomes `true`, all sequences end,
+    /// and then the loop ends.
     pub(crate) fn new(
         rules: Rules,
         group: ShardGroup,
@@ -105,10 +107,10 @@ impl Batcher {
         (handle, batcher)
     }
 
-    /// Runs until stopped, or until nobody can submit any more. Then the shards are told to leave.
+    /// Runs until `stop_rx` is `true`, or until no more sequences can be submitted. Then tells the shards to leave.
     ///
     /// # Errors
-    /// When a shard fails. Every sequence has received a failure by then.
+    /// When a shard fails, or a reply does not match its step. By then every sequence has received a failure event.
     pub(crate) async fn run(mut self) -> Result<(), BatcherError> {
         match self.serve().await {
             Ok(()) => {
@@ -143,7 +145,7 @@ impl Batcher {
                 }
                 News::MasksAreLate => {}
                 News::Stop => {
-                    // Every sequence fails at once; the steps under way end by themselves.
+                    // Every sequence fails at once. The loop then waits for the replies to the steps under way.
                     self.fail_all(STOPPING);
                     is_stopping = true;
                 }
@@ -183,7 +185,7 @@ impl Batcher {
         Ok(())
     }
 
-    /// Sends a step, or only its releases of slots.
+    /// Sends the commands of a step. If the step has no rows, it only releases slots.
     async fn send(&mut self, mut step: Step) -> Result<(), ShardClientError> {
         self.steps.note_admissions(&step);
         self.readers.dispatch(std::mem::take(&mut step.events), &mut self.scheduler);
@@ -197,8 +199,8 @@ impl Batcher {
     async fn news(&mut self, is_stopping: bool) -> Result<News, ShardClientError> {
         let masks_until = self.masks.hold_back_until();
         let Self { group, submissions_rx, stop_rx, steps, rules, masks, .. } = self;
-        // While the window is full nothing could be scheduled, so submissions wait in the channel, and then in the
-        // tasks of their requests.
+        // While the window is full, nothing can be scheduled, so submissions stay in the channel. When the channel is
+        // full, the tasks of further requests wait.
         let has_room = steps.len() < rules.step_window;
         let takes_submissions = has_room && !is_stopping && (steps.is_empty() || !submissions_rx.is_closed());
         let reply = async { if steps.is_empty() { Err(group.failure().await) } else { group.next_step().await } };
@@ -220,7 +222,7 @@ impl Batcher {
         }
     }
 
-    /// Passes on the events of a step.
+    /// Applies the reply to a step, begins to compute the masks of the next tokens, and passes on the events.
     fn apply(&mut self, reply: StepReply) -> Result<(), ReplyMismatch> {
         let step = self.steps.end(&reply).ok_or(ReplyMismatch::NoStep)?;
         let applied = self.scheduler.apply(reply).map(|events| {
@@ -232,7 +234,7 @@ impl Batcher {
         applied
     }
 
-    /// Ends every sequence, including submissions that still wait in the channel.
+    /// Ends every sequence with a failure, including submissions that still wait in the channel.
     async fn end_all(&mut self, message: &str) {
         self.submissions_rx.close();
         while let Some(submission) = self.submissions_rx.recv().await {

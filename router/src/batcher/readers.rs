@@ -1,8 +1,9 @@
-//! The readers of sequences: events go to them, and a sequence ends when its reader is gone.
+//! The readers of sequences. They receive the events of their sequences, and a sequence is cancelled when its reader is
+//! gone.
 //!
-//! Door: [`Readers`]. Each sequence has an event channel that can hold every event of the sequence, so a slow reader
-//! never stops the loop. A reader that goes away closes its channel, which cancels the sequence. Such a cancellation
-//! cannot be lost, and it is seen before the next step is scheduled.
+//! Entry point: [`Readers`]. Each sequence has a channel with room for all its events, so a slow reader never stops the
+//! loop. A reader that goes away closes its channel. The loop checks for closed channels before it schedules steps, so
+//! a cancellation cannot be lost.
 
 use hashbrown::HashMap;
 use scheduler::{Event, Scheduler, SequenceEvent, SequenceId};
@@ -11,17 +12,17 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::delivery::{EventSender, TooSlow};
 use crate::grammar::GrammarMatcher;
 
-/// The readers of all waiting and running sequences. Ids are numbers of our own, so a fast hash is safe.
+/// The readers of all waiting and running sequences. A fast hash is safe, because clients do not choose the ids.
 #[derive(Debug, Default)]
 pub(super) struct Readers(HashMap<SequenceId, Reader>);
 
-/// The reader of one sequence.
+/// The sending end of one sequence's events, and state that the loop keeps for the sequence.
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) events: EventSender,
-    /// Given back when the sequence leaves the queue.
+    /// The permits of the prompt's tokens in the queue. They are released when the sequence leaves the queue.
     pub(super) queue_permit: Option<OwnedSemaphorePermit>,
-    /// The state of the sequence in its grammar; absent while the next mask is computed.
+    /// The state of the sequence in its grammar. `None` while the next mask is computed, or if there is no grammar.
     pub(super) matcher: Option<GrammarMatcher>,
 }
 
@@ -31,17 +32,17 @@ impl Readers {
         self.0.insert(id, reader);
     }
 
-    /// Takes the grammar state of a sequence. Returns `None` if the sequence has no grammar or has ended.
+    /// Takes the matcher (grammar state) of a sequence. Returns `None` if the sequence has no grammar or has ended.
     pub(super) fn take_matcher(&mut self, id: SequenceId) -> Option<GrammarMatcher> {
         self.0.get_mut(&id)?.matcher.take()
     }
 
-    /// Puts the grammar state back. Returns false if the sequence has ended.
+    /// Puts the matcher (grammar state) of a sequence back. Returns false if the sequence has ended.
     pub(super) fn put_matcher(&mut self, id: SequenceId, matcher: GrammarMatcher) -> bool {
         self.0.get_mut(&id).map(|reader| reader.matcher = Some(matcher)).is_some()
     }
 
-    /// Ends the sequences that nobody reads any more.
+    /// Cancels the sequences whose event channels were closed by their readers.
     pub(super) fn cancel_abandoned(&mut self, scheduler: &mut Scheduler) {
         self.0.retain(|&id, reader| {
             let is_abandoned = reader.events.is_closed();
@@ -52,7 +53,7 @@ impl Readers {
         });
     }
 
-    /// Passes events to their readers. A sequence ends if its reader is too slow.
+    /// Passes events to their readers. A sequence fails if unread events need more memory than is free.
     pub(super) fn dispatch(&mut self, events: Vec<Event>, scheduler: &mut Scheduler) {
         for Event { id, kind } in events {
             let Some(reader) = self.0.get_mut(&id) else { continue };

@@ -1,6 +1,6 @@
-//! The steps under way, with counts and times of each.
+//! The steps under way, and the metrics of steps.
 //!
-//! Door: [`Steps`].
+//! Entry point: [`Steps`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use scheduler::{Event, Phase, SequenceEvent, Step};
 
 use crate::metrics::Metrics;
 
-/// The steps whose replies have not arrived.
+/// The steps whose replies have not arrived, and the metrics to which steps are added.
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// Oldest first.
+    /// The steps under way, oldest first.
     under_way: VecDeque<Sent>,
-    /// The time of the last reply.
+    /// The time at which the last reply arrived.
     idle_since: Instant,
     metrics: Arc<Metrics>,
 }
@@ -34,7 +34,7 @@ pub(super) struct Done {
     phase: Phase,
     began_at: Instant,
     received_at: Instant,
-    /// The time that the model took.
+    /// The time that the model took for the step.
     pub(super) forward: Duration,
 }
 
@@ -54,7 +54,8 @@ impl Steps {
         self.under_way.is_empty()
     }
 
-    /// Counts the sequences that a step takes from the queue or sends back to it, and their tokens in the prefix cache.
+    /// Counts the sequences that a step takes from the queue or sends back to the queue, and the tokens that admitted
+    /// sequences found in the prefix cache.
     pub(super) fn note_admissions(&self, step: &Step) {
         let mut num_admitted = 0;
         for event in &step.events {
@@ -86,7 +87,7 @@ impl Steps {
     pub(super) fn end(&mut self, reply: &StepReply) -> Option<Done> {
         let Sent { phase, at } = self.under_way.pop_front()?;
         let received_at = Instant::now();
-        // The step began when it was sent, or when the step before it ended.
+        // The step began when it was sent or when the step before it ended, whichever was later.
         let began_at = at.max(std::mem::replace(&mut self.idle_since, received_at));
         if phase == Phase::Decode {
             self.metrics.device_idle_duration.record(Duration::from_nanos(reply.idle_ns));
@@ -95,7 +96,7 @@ impl Steps {
         Some(Done { phase, began_at, received_at, forward: Duration::from_nanos(reply.forward_ns) })
     }
 
-    /// Records the times of a step after its tokens were passed on, or after its reply did not match.
+    /// Records the times of a step. Called after its tokens were passed on, or after its reply did not match.
     pub(super) fn measure(&self, step: Done, is_success: bool) {
         let Done { phase, began_at, received_at, forward } = step;
         let metrics = self.metrics.steps(phase);
@@ -105,17 +106,17 @@ impl Steps {
         if is_success { metrics.success.increment(1) } else { metrics.failure.increment(1) }
     }
 
-    /// Counts and logs the sequences of a step that failed while others go on.
+    /// Counts and logs the sequences that failed in a step while other sequences continue.
     pub(super) fn note_failed_rows(&self, events: &[Event]) {
         for Event { id, kind } in events {
             if let SequenceEvent::Failed(reason) = kind {
                 self.metrics.row_failures.increment(1);
-                tracing::warn!(sequence = id.0, %reason, "a sequence failed, the others go on");
+                tracing::warn!(sequence = id.0, %reason, "a sequence failed; the others continue");
             }
         }
     }
 
-    /// Counts the steps that an error of the shards ends.
+    /// If `result` is an error of the shards, counts all steps under way as failed and forgets them. Returns `result`.
     pub(super) fn note_error<T, E>(&mut self, result: Result<T, E>) -> Result<T, E> {
         if result.is_err() {
             for Sent { phase, at: _ } in self.under_way.drain(..) {

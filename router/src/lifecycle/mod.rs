@@ -1,11 +1,11 @@
-//! The life of a server: serve until a signal or a failure, then end in order.
+//! The life of a server: it serves until a signal or a failure, then ends in an orderly way.
 //!
 //! ```text
 //!  signal ─▶ /health 503, port closed ─▶ running requests end, or are ended after --shutdown-timeout ─▶ shards leave
 //!  shard fails ─▶ every request gets an error ─▶ port closed ─▶ error
 //! ```
 //!
-//! A second signal skips the wait.
+//! A second signal ends the wait for running requests.
 
 #[cfg(test)]
 mod tests;
@@ -25,24 +25,25 @@ use crate::server::{self, Site};
 use crate::startup::Started;
 use crate::state::Health;
 
-/// The time that clients have to read the last events after their generations were ended.
+/// The maximum time for clients to read the last events after their generations were ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// The time that the shards have to finish their step and to leave after the last request.
+/// The maximum time for the shards to finish their steps and to leave after the last request.
 const LEAVE: Duration = Duration::from_secs(6);
 
-/// The interval in which samples of histograms are moved into buckets.
+/// The interval at which samples of histograms are moved into buckets.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Requests to stop the server, each with its reason. Two in the channel are enough.
+/// A channel of requests to stop the server. Each request is its reason, such as the name of a signal. The channel
+/// holds two requests, because more have no effect.
 #[derive(Debug)]
 pub(crate) struct StopRequests(mpsc::Receiver<&'static str>);
 
 impl StopRequests {
-    /// Handles SIGTERM and SIGINT; without this they kill the process.
+    /// Turns SIGTERM and SIGINT into requests to stop. Without a handler, these signals would kill the process.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the system refuses to install the handlers.
     pub(crate) fn from_signals() -> std::io::Result<Self> {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let (requests_tx, requests) = Self::channel();
@@ -58,13 +59,13 @@ impl StopRequests {
         Ok(requests)
     }
 
-    /// Returns a channel for requests from elsewhere.
+    /// Returns a channel, for requests that do not come from signals.
     pub(crate) fn channel() -> (mpsc::Sender<&'static str>, Self) {
         let (requests_tx, requests_rx) = mpsc::channel(2);
         (requests_tx, Self(requests_rx))
     }
 
-    /// Waits for the next request and returns its reason.
+    /// Waits for the next request and returns its reason. Waits forever if all senders are gone.
     pub(crate) async fn next(&mut self) -> &'static str {
         match self.0.recv().await {
             Some(reason) => reason,
@@ -78,17 +79,18 @@ impl StopRequests {
 struct Tasks {
     http: JoinHandle<()>,
     batcher: JoinHandle<Result<(), BatcherError>>,
-    /// `true` closes the port.
+    /// Sending `true` closes the port.
     close_tx: watch::Sender<bool>,
-    /// `true` ends the running sequences, then the batcher.
+    /// Sending `true` ends the running sequences, then the batcher.
     stop_tx: watch::Sender<bool>,
     health: Health,
 }
 
-/// Serves until a signal; returns when everything has ended.
+/// Serves until a signal or a failure. Returns when requests, the batcher and the shards have ended, or when the time
+/// for them is over.
 ///
 /// # Errors
-/// When a shard fails, after every client has received the error.
+/// When a shard fails, or the batcher panics. Clients receive the error first.
 pub(crate) async fn serve(
     started: Started,
     listener: HttpListener,
@@ -103,7 +105,7 @@ pub(crate) async fn serve(
     let mut tasks = Tasks { http, batcher: tokio::spawn(batcher.run()), close_tx, stop_tx, health };
     let result = tokio::select! {
         reason = stops.next() => {
-            tracing::info!("{reason}: accepting no new requests, running ones may finish");
+            tracing::info!("{reason}: new requests are refused, and running requests may finish");
             tasks.drain(&mut stops, shutdown_timeout).await
         }
         result = &mut tasks.batcher => tasks.fail(result).await,
@@ -113,7 +115,7 @@ pub(crate) async fn serve(
 }
 
 impl Tasks {
-    /// Ends in order after a signal.
+    /// Ends the server after a signal: first the running requests, then the shards.
     async fn drain(&mut self, stops: &mut StopRequests, shutdown_timeout: Duration) -> Result<(), RouterError> {
         self.close();
         let is_drained = tokio::select! {
@@ -124,7 +126,7 @@ impl Tasks {
         };
         self.stop_tx.send_replace(true);
         if !is_drained {
-            tracing::warn!("ending the requests that still run");
+            tracing::warn!("the requests that still run are ended");
             let _ = tokio::time::timeout(FAREWELL, &mut self.http).await;
         }
         match tokio::time::timeout(LEAVE, &mut self.batcher).await {
@@ -136,7 +138,7 @@ impl Tasks {
         }
     }
 
-    /// Ends after the batcher has ended by itself.
+    /// Ends the server after the batcher has ended by itself.
     async fn fail(&mut self, result: Result<Result<(), BatcherError>, JoinError>) -> Result<(), RouterError> {
         self.close();
         let _ = tokio::time::timeout(FAREWELL, &mut self.http).await;

@@ -1,7 +1,7 @@
-//! Tests a server with a real port, from its first connection to its last.
+//! Tests of a server with a real port, from its first connection to its last.
 //!
-//! The test stops the server or makes a shard fail. The system chooses the ports, and sockets are in a temporary
-//! directory.
+//! Most tests stop the server, make a shard fail, or disconnect clients. The system chooses the ports, and the shards'
+//! sockets are in a temporary directory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use super::*;
 use crate::http_listener::HttpEndpoint;
 use crate::testing::{FakeShard, args, start};
 
-/// More time than anything in a test takes.
+/// The maximum time of a wait, longer than any wait in a correct test.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The number of steps under way at a time.
@@ -45,7 +45,7 @@ async fn serve_with_flags(shard: FakeShard, shutdown_timeout: Duration, flags: &
 }
 
 impl Served {
-    /// Sends a request for `num_tokens` tokens, followed by the bytes of `behind`.
+    /// Sends a request for `num_tokens` tokens, followed by the bytes of `behind` after the body.
     async fn post_with(&self, path: &str, num_tokens: u32, behind: &str) -> TcpStream {
         let mut stream = self.post(path, num_tokens).await;
         stream.write_all(behind.as_bytes()).await.unwrap();
@@ -81,7 +81,7 @@ async fn read_all(stream: &mut TcpStream) -> String {
     text
 }
 
-/// Returns a shard that runs this many steps, and a semaphore that allows more.
+/// Returns a shard that runs `num_steps` steps and then waits, and a semaphore whose permits allow more steps.
 fn shard_with_steps(num_steps: usize) -> (FakeShard, Arc<Semaphore>) {
     let shard = FakeShard { steps: Arc::new(Semaphore::new(num_steps)), ..FakeShard::default() };
     let steps = Arc::clone(&shard.steps);
@@ -149,7 +149,7 @@ async fn clients_that_hang_up_are_noticed_also_without_a_stream() {
     let served = serve_with(shard, DEADLINE).await;
     let clients = [served.post("/generate", 400).await, served.post("/generate_stream", 400).await];
     served.wait_for_metric("tgi_request_max_new_tokens_count 2").await;
-    // The prompt and a token of the first, and the prompt of the second.
+    // Three steps are enough for both requests to be opened.
     steps.add_permits(3);
     while stats.num_opened.load(Ordering::Relaxed) < 2 {
         tokio::task::yield_now().await;
@@ -173,7 +173,7 @@ async fn what_is_sent_behind_a_body_hides_no_hang_up() {
         clients.push(served.post_with("/generate_stream", 400, behind).await);
     }
     served.wait_for_metric("tgi_request_max_new_tokens_count 6").await;
-    // All prompts, and a token of each.
+    // Ten steps are enough for all six requests to be opened.
     steps.add_permits(10);
     while stats.num_opened.load(Ordering::Relaxed) < 6 {
         tokio::task::yield_now().await;

@@ -2,13 +2,13 @@
 "use strict";
 
 const CANDIDATES = 5;
-// A token with a lower probability is underlined.
+// Tokens with a lower probability are underlined.
 const UNLIKELY = 0.3;
-// Tokens that arrive in less time than this say nothing about the speed: they were already in the connection's buffer.
+// If all tokens arrive within this time, no speed is shown, because the tokens were already in the connection's buffer.
 const MEASURABLE_MS = 50;
-// A reader within this many pixels of the end of the conversation follows new text.
+// The page scrolls with new text if the reader is within this many pixels of the end of the conversation.
 const NEAR_THE_END = 48;
-// The server's errors when the conversation, with or without the max new tokens, is longer than the context.
+// Matches the server's errors when the conversation, with or without the max new tokens, exceeds the context.
 const TOO_LONG = /must be <= \d+\. Given: \d+ `inputs`|must have less than \d+ tokens/;
 
 const form = element("parameters");
@@ -94,14 +94,14 @@ function follow(anyway = false) {
   element("newest").hidden = reads;
 }
 
-/** Notes if the reader is at the end. */
+/** Records if the reader is at the end of the conversation. */
 function noticeReader() {
   const { scrollHeight, scrollTop, clientHeight } = element("paper");
   reads = scrollHeight - scrollTop - clientHeight < NEAR_THE_END;
   element("newest").hidden = reads;
 }
 
-/** The error that a failed response describes. */
+/** Returns the error that a failed response describes. */
 async function refusal(response) {
   const text = await response.text();
   try {
@@ -180,7 +180,7 @@ function addMessage(role, content) {
   return parts;
 }
 
-/** Adds the pieces of tool calls to the earlier pieces of the same calls. */
+/** Adds streamed parts of tool calls to the earlier parts of the same calls. */
 function addCalls(calls, pieces, into) {
   for (const { index, id, function: piece } of pieces) {
     calls[index] ??= { id, type: "function", function: { name: "", arguments: "" } };
@@ -347,7 +347,7 @@ function asCurl() {
   return `curl ${location.origin}${path()} -H 'Content-Type: application/json'${key} \\\n  -d ${quoted(JSON.stringify(body()))}\n`;
 }
 
-/** A value as Python writes it. */
+/** Returns a value as a Python literal. */
 function python(value) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -463,9 +463,9 @@ element("newest").addEventListener("click", () => follow(true));
 element("shorten").addEventListener("click", shorten);
 const fields = [...form.elements, ...document.querySelectorAll("#system, #prompt")].filter((field) => field.name !== "key");
 keep(localStorage, Object.fromEntries(fields.map((field) => [field.name || field.id, field])));
-// The key is kept only until the tab is closed.
+// The API key is stored only until the tab is closed.
 keep(sessionStorage, { key: form.key });
-// A narrow window: the parameters are closed at first, so that the text is in view.
+// In a narrow window the parameters are closed at first, so that the text is in view.
 if (matchMedia("(max-width: 48rem)").matches) element("settings").open = false;
 showMode();
 findModel();

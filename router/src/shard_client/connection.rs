@@ -1,8 +1,8 @@
-//! One shard's socket: it sends frames, receives frames, and keeps the replies that nobody has taken yet.
+//! One shard's connection: it sends and receives frames, and stores the replies that were not taken yet.
 //!
-//! Waiting may be abandoned at any point without losing a byte: received bytes stay in the buffer, and replies stay
-//! until they are taken. The connection handles commands and replies only as bytes and numbers; it does not interpret
-//! them.
+//! Waiting for a reply may be abandoned at any point without losing a byte: received bytes stay in the buffer, and
+//! replies stay until they are taken. The connection checks the sequence numbers of replies, and handles progress and
+//! errors. It does not interpret other replies.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use super::ShardClientError;
 use super::error::unexpected;
 use crate::socket::Socket;
 
-/// The pause before connecting again to an address where nobody listens yet.
+/// The pause before the next attempt to connect to an address at which no shard listens yet.
 const CONNECT_RETRY: Duration = Duration::from_millis(50);
 
 /// A connection to one shard.
@@ -25,24 +25,24 @@ const CONNECT_RETRY: Duration = Duration::from_millis(50);
 pub(super) struct Connection {
     pub(super) shard: u32,
     stream: Socket,
-    /// Received bytes that are not yet a whole frame.
+    /// Received bytes that were not decoded yet.
     buffer: Vec<u8>,
-    /// Replies that nobody has taken yet, oldest first.
+    /// Replies that were not taken yet, oldest first.
     replies: VecDeque<reply::Kind>,
-    /// The number of the last command that was sent.
+    /// The sequence number of the last command that was sent.
     last_sent: u64,
-    /// The number of the last command whose reply arrived.
+    /// The sequence number of the last command whose reply arrived.
     last_answered: u64,
-    /// A failure that arrived after the last reply and ends the conversation.
+    /// A failure that was received after the last reply. The next wait returns it.
     failure: Option<ShardClientError>,
-    /// True if the shard has reported an error. The shard ends then, so its end is not another failure.
+    /// True if the shard has reported an error. The shard then closes the connection, which is not another failure.
     has_complained: bool,
-    /// The time of the shard's last sign of life.
+    /// The time of the last sign of life from the shard: the connection, or a progress message.
     heard_at: Instant,
 }
 
 impl Connection {
-    /// Connects as soon as the shard listens.
+    /// Connects to a shard. Tries again until the shard listens.
     ///
     /// # Errors
     /// When the shard does not listen within `deadline`.
@@ -73,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// Sends the frame of a command with its number; numbers count up from 1.
+    /// Sends the frame of a command. `sequence_number` counts commands from 1.
     ///
     /// # Errors
     /// When the socket fails or is closed.
@@ -87,12 +87,12 @@ impl Connection {
         }
     }
 
-    /// Waits until there is a reply to take. The deadline counts from `since`, or from the last sign of life after it.
-    /// This wait is safe to abandon and to begin again.
+    /// Waits until there is a reply to take. `deadline` counts from `since`, or from the last sign of life if that is
+    /// later. This wait is safe to abandon and to begin again.
     ///
     /// # Errors
-    /// When no reply arrives in time, or the shard replies with an error. [`ShardClientError::Timeout`] names no ranks
-    /// here.
+    /// When no reply arrives in time, or the shard replies with an error. [`ShardClientError::Timeout`] does not name
+    /// the shard here; the group fills in the name.
     pub(super) async fn wait_for_answer(&mut self, since: Instant, deadline: Duration) -> Result<(), ShardClientError> {
         while self.replies.is_empty() {
             let give_up_at = since.max(self.heard_at) + deadline;
@@ -102,17 +102,17 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives replies until the shard fails. Without a command under way, any reply is a failure. Safe to abandon.
+    /// Receives replies until the shard fails. If no command is under way, any reply is a failure. Safe to abandon.
     ///
     /// # Errors
-    /// The failure.
+    /// Always: the failure of the shard.
     pub(super) async fn watch(&mut self) -> Result<Infallible, ShardClientError> {
         loop {
             self.receive().await?;
         }
     }
 
-    /// Keeps a failure for the next wait.
+    /// Stores a failure, which the next wait returns.
     pub(super) fn keep(&mut self, failure: ShardClientError) {
         self.failure = Some(failure);
     }
@@ -127,7 +127,10 @@ impl Connection {
         self.replies.pop_front()
     }
 
-    /// Receives the next reply. A reply that is an error is returned as an error. Safe to abandon.
+    /// Receives one message and stores it if it is a reply. Safe to abandon.
+    ///
+    /// # Errors
+    /// When the connection fails, the message is an error of the shard, or the message is not the expected reply.
     async fn receive(&mut self) -> Result<(), ShardClientError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
@@ -141,7 +144,7 @@ impl Connection {
             }
             _ if got != expected => Err(ShardClientError::SequenceNumber { shard, expected, got }),
             Some(kind) if expected > self.last_sent => Err(unexpected(shard, "nothing", &kind)),
-            // Progress is only a sign of life here; the shard's own log describes it.
+            // Progress is only a sign of life here, because the shard logs it itself.
             Some(reply::Kind::Progress(_)) => {
                 self.heard_at = Instant::now();
                 Ok(())
@@ -155,8 +158,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the conversation fails, and ignores replies before that. Waits forever if the shard has reported its
-    /// error already. Safe to abandon.
+    /// Waits until the connection fails or the shard reports an error, and ignores replies. Waits forever if the shard
+    /// has already reported an error. Safe to abandon.
     pub(super) async fn broken(&mut self) -> ShardClientError {
         let shard = self.shard;
         if let Some(failure) = self.failure.take() {
@@ -205,7 +208,8 @@ impl Connection {
     }
 }
 
-/// True if the peer is gone. Linux reports these errors when commands were left unread.
+/// True if the error means that the shard has closed the connection. Linux reports such errors if the shard left
+/// commands unread.
 fn is_closed(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)
 }

@@ -1,31 +1,33 @@
-//! The router's deadlines for shards. Every wait has a deadline, and a sign of life starts it anew.
+//! The router's deadlines for shards. Every wait has a deadline, and a sign of life restarts it.
 
 use std::time::Duration;
 
-/// The time to connect. A shard listens before it loads, so it is reachable soon or never.
+/// The maximum time to connect. A shard listens before it loads the model, so it is reachable soon or never.
 pub(super) const CONNECT: Duration = Duration::from_secs(60);
-/// The time without a sign of life. A shard that loads or warms up sends one at least every second.
+/// The maximum time without a sign of life. A shard that loads or warms up sends one at least every second.
 pub(super) const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
-/// The time to leave, which frees a device.
+/// The maximum time for a shard to leave, which includes freeing its devices.
 pub(super) const LEAVE: Duration = Duration::from_secs(10);
-/// The time to look for the cause of a symptom: the other ranks notice a dead shard at once.
+/// The time to look for the cause of an error that may be only a symptom. It is short, because the connection of a dead
+/// shard ends at once.
 pub(super) const CAUSE: Duration = Duration::from_secs(1);
 
 /// The minimum deadline of a step, for machines that are busy with other work. Ranks wait for each other only half as
-/// long, so that a waiting shard can report which shard is missing.
+/// long, so that a waiting shard can report which rank is missing before this deadline.
 const STEP: Duration = Duration::from_secs(20);
-/// The factor for tokens that take longer than in the warm-up, in long contexts and on busy machines.
+/// The factor by which a token may take longer than the slowest one in the warm-up, because contexts are longer or the
+/// machine is busy.
 const SLOWNESS: u64 = 8;
 
-/// The deadlines of steps, derived from the warm-up.
+/// The data of the warm-up from which the deadlines of steps are computed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StepDeadlines {
-    /// The slowest time per token in the warm-up, in ns.
+    /// The longest time per token of all steps of the warm-up, in ns.
     pub(super) slowest_token_ns: u64,
 }
 
 impl StepDeadlines {
-    /// The deadline of a step that reads `num_tokens` tokens.
+    /// Returns the deadline of a step that reads `num_tokens` tokens.
     pub(super) fn step(self, num_tokens: usize) -> Duration {
         let tokens_ns = self.slowest_token_ns.saturating_mul(num_tokens as u64).saturating_mul(SLOWNESS);
         STEP.saturating_add(Duration::from_nanos(tokens_ns))

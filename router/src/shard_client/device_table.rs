@@ -1,17 +1,18 @@
-//! The table of devices by tensor-parallel rank. Which devices a process drives is known only to the process, so shards
-//! report their devices with their ranks, and the router makes the table.
+//! The table of device ids by tensor-parallel rank. Only a shard's process knows which devices it drives, so the shards
+//! report their devices and ranks, and the router builds the table from these reports.
 //!
-//! Door: [`assignment`], a pure function.
+//! Entry point: [`assignment`], a pure function apart from its log lines.
 
 use proto::{Device, HelloReply};
 
 use super::ShardClientError;
 
-/// Returns the device ids in the order of ranks; empty if devices have no ids. `replies` are in the order of shards.
+/// Returns the device ids in the order of ranks. The list is empty if the shards report no devices. `replies` are in
+/// the order of shards.
 ///
 /// # Errors
-/// [`ShardClientError::Devices`] when shards report different numbers of devices, one device twice, one rank twice, or
-/// a rank that does not exist.
+/// [`ShardClientError::Devices`] when shards report different numbers of devices, the same device or the same rank
+/// twice, or a rank that does not exist.
 pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<i64>, ShardClientError> {
     let problem = |shard: u32, problem: String| Err(ShardClientError::Devices { shard, problem });
     let num_devices = replies.first().map_or(0, |(_, hello)| hello.devices.len());
@@ -19,7 +20,7 @@ pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<i64>, Shar
     let mut by_rank: Vec<Option<(i64, u32)>> = vec![None; num_ranks];
     for (shard, hello) in replies {
         if hello.devices.len() != num_devices {
-            return problem(*shard, format!("{} device(s), shard 0 has {num_devices}", hello.devices.len()));
+            return problem(*shard, format!("{} device(s), but shard 0 has {num_devices}", hello.devices.len()));
         }
         for device in &hello.devices {
             if let Some((_, owner)) = by_rank.iter().flatten().find(|(id, _)| *id == device.id) {
@@ -38,7 +39,7 @@ pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<i64>, Shar
         let devices = replies.iter().flat_map(|(shard, hello)| hello.devices.iter().map(move |device| (shard, device)));
         devices.for_each(|(shard, device)| tracing::info!("rank {} is {} of shard {shard}", device.rank, name(device)));
     }
-    // As many devices as ranks, and no rank twice: every rank has a device.
+    // There are as many devices as ranks, and no rank occurs twice, so every rank has a device.
     Ok(by_rank.into_iter().flatten().map(|(id, _)| id).collect())
 }
 
@@ -51,7 +52,7 @@ fn name(device: &Device) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the table for shards with these devices, each a rank and an id.
+    /// Returns the table for shards with these devices. Each device is a rank and an id.
     fn table(shards: &[&[(u32, i64)]]) -> Result<Vec<i64>, String> {
         let device = |&(rank, id): &(u32, i64)| Device { id, process_index: 0, coordinates: vec![0, id, 0], rank };
         let hello =
@@ -75,6 +76,6 @@ mod tests {
         assert_eq!(table(&[&[(1, 0)], &[(1, 2)]]), Err("shard 1 has rank 1, which shard 0 has too".to_owned()));
         assert_eq!(table(&[&[(0, 0)], &[(2, 2)]]), Err("shard 1 has rank 2, but there are only 2 ranks".to_owned()));
         let fewer = table(&[&[(0, 0)], &[(1, 1), (2, 2)]]);
-        assert_eq!(fewer, Err("shard 1 has 2 device(s), shard 0 has 1".to_owned()));
+        assert_eq!(fewer, Err("shard 1 has 2 device(s), but shard 0 has 1".to_owned()));
     }
 }

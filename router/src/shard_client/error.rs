@@ -1,4 +1,4 @@
-//! The errors between the router and its shards, and the rule that finds the cause among several.
+//! The errors between the router and its shards, and the ranking that finds the cause among several errors.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use endpoint::Endpoint;
 use proto::shard_error::Kind;
 use proto::{FrameError, ShardError, exit_status, reply};
 
-/// An error between the router and a shard. After any of these the conversation is over.
+/// An error between the router and a shard. After such an error, the router sends no more commands to any shard.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ShardClientError {
@@ -16,7 +16,7 @@ pub enum ShardClientError {
     Timeout { ranks: String, command: &'static str, after: Duration },
     #[error("shard {shard} closed the connection")]
     Closed { shard: u32 },
-    #[error("exchange messages with shard {shard}")]
+    #[error("messages cannot be exchanged with shard {shard}")]
     Io { shard: u32, source: std::io::Error },
     #[error("shard {shard} sent a message that is not a reply")]
     Frame { shard: u32, source: FrameError },
@@ -27,12 +27,13 @@ pub enum ShardClientError {
     #[error("shard {shard} answered command {got}, but the router sent command {expected}")]
     SequenceNumber { shard: u32, expected: u64, got: u64 },
     #[error(
-        "shard {shard} speaks version {got} of the protocol, this router speaks {expected}; use one release \
-         for all of them"
+        "shard {shard} speaks version {got} of the protocol, but this router speaks version {expected}; use one \
+         release for the router and all shards"
     )]
     Version { shard: u32, expected: u32, got: u32 },
     #[error(
-        "the shard at socket {shard} is shard {got_shard} of {got_num_shards}, expected shard {shard} of {num_shards}"
+        "the shard at socket {shard} is shard {got_shard} of {got_num_shards}, but shard {shard} of \
+         {num_shards} was expected"
     )]
     WrongShard { shard: u32, num_shards: u32, got_shard: u32, got_num_shards: u32 },
     #[error("shard {shard} has another model or other settings than shard 0; start all shards with the same arguments")]
@@ -40,8 +41,8 @@ pub enum ShardClientError {
     #[error("shard {shard} has {problem}")]
     Devices { shard: u32, problem: String },
     #[error(
-        "shard {shard} ran something else than shard 0: its fingerprint is {got:016x}, that of shard 0 is \
-         {expected:016x}"
+        "shard {shard} ran other programs or inputs than shard 0: its fingerprint is {got:016x}, but that of \
+         shard 0 is {expected:016x}"
     )]
     Fingerprint { shard: u32, expected: u64, got: u64 },
     #[error("shard {shard} was warmed up with other limits than the router sent")]
@@ -49,12 +50,12 @@ pub enum ShardClientError {
 }
 
 impl ShardClientError {
-    /// A timeout without ranks; the caller adds them.
+    /// Returns a timeout that names no shards yet; `ShardGroup::known_cause` fills them in.
     pub(super) fn timeout(command: &'static str, after: Duration) -> Self {
         Self::Timeout { ranks: String::new(), command, after }
     }
 
-    /// Returns how well the error explains the failure.
+    /// Returns how likely the error is to be the cause of the failure, rather than a symptom.
     pub(super) fn certainty(&self) -> Certainty {
         match self {
             Self::Timeout { .. } => Certainty::Silence,
@@ -76,7 +77,7 @@ impl ShardClientError {
         }
     }
 
-    /// The exit status of a process that this error ends.
+    /// Returns the exit status of a router that this error ends.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Shard { error, .. } if matches!(error.kind(), Kind::Model | Kind::OutOfMemory) => {
@@ -87,20 +88,20 @@ impl ShardClientError {
     }
 }
 
-/// How well an error explains a failure, in ascending order.
+/// How likely an error is to be the cause of a failure, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Certainty {
-    /// No shard replies.
+    /// A reply did not arrive in time.
     Silence,
-    /// A shard was told to stop waiting.
+    /// A shard was aborted by another shard.
     Hearsay,
-    /// A shard names another shard for which it waited in vain.
+    /// A shard names a rank for which it waited in vain.
     Complaint,
     /// The error is the cause.
     Cause,
 }
 
-/// The error when `got` is not a reply to `command`.
+/// Returns the error for a reply `got` that does not belong to `command`.
 pub(super) fn unexpected(shard: u32, command: &'static str, got: &reply::Kind) -> ShardClientError {
     let got = match got {
         reply::Kind::Hello(_) => "a greeting",

@@ -1,8 +1,9 @@
-//! All ranks of a model as one: every command goes to every shard in the same order, and shard 0 speaks for all.
+//! All shards of a model as one: every command goes to every shard in the same order, and only shard 0 replies with
+//! tokens.
 //!
-//! Doors: [`ShardGroup::send`], which does not wait for a reply, so that the next step is under way while the last one
-//! runs, and [`ShardGroup::next_step`]. Every wait has a deadline (`deadline.rs`). After an error the conversation is
-//! over; nothing is retried.
+//! Entry points: [`ShardGroup::send`], which does not wait for a reply, so that the next step can be sent while the
+//! previous one runs, and [`ShardGroup::next_step`]. Every wait has a deadline (`deadline.rs`). No command is retried:
+//! after an error the group cannot be used any more.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,39 +23,39 @@ use super::deadline::StepDeadlines;
 use super::error::{Certainty, unexpected};
 use super::{ShardClientError, deadline};
 
-/// Most commands take less.
+/// The initial capacity of a frame's buffer, in bytes. Most commands are smaller.
 const FRAME_BYTES: usize = 4 << 10;
 
 /// The shards of one model.
 #[derive(Debug)]
 pub(crate) struct ShardGroup {
-    /// The connections by shard, at least one.
+    /// The connections, in the order of shards. There is at least one.
     connections: Vec<Connection>,
     /// The commands to which not every shard has replied, oldest first.
     pending: VecDeque<Pending>,
-    /// The number of the last command, the same for all ranks.
+    /// The sequence number of the last command, which is the same for all shards.
     last_sent: u64,
     /// The time at which the oldest pending command became the oldest.
     waits_since: Instant,
-    /// The first error, which may not be the cause, and the time until which to look for the cause.
+    /// The most informative error so far, which may not be the cause, and the time until which to look for the cause.
     symptom: Option<(ShardClientError, Instant)>,
     pub(super) deadlines: StepDeadlines,
     pub(super) device_assignment: Vec<i64>,
 }
 
-/// A command that was sent.
+/// A command to which not every shard has replied.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     name: &'static str,
     deadline: Duration,
 }
 
-/// The time limit of a wait for replies.
+/// The parameters of a wait for replies.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     since: Instant,
     deadline: Duration,
-    /// True if shards end after this reply.
+    /// True if the shards end after their replies, so that the end of a connection is not an error.
     is_last: bool,
 }
 
@@ -71,10 +72,11 @@ impl ShardGroup {
         }
     }
 
-    /// Sends the commands of a step, which reads `num_tokens` tokens, to every shard. Must not be abandoned.
+    /// Sends the commands of a step, which reads `num_tokens` tokens, to every shard. The future must not be dropped
+    /// before it completes.
     ///
     /// # Errors
-    /// When a shard does not take the commands in time.
+    /// When a shard does not accept the commands in time, or its connection fails.
     pub(crate) async fn send(
         &mut self,
         commands: Vec<command::Kind>,
@@ -87,10 +89,11 @@ impl ShardGroup {
         Ok(())
     }
 
-    /// Waits for the oldest step that was sent. Safe to abandon and to begin again.
+    /// Waits for the replies to the oldest step that was sent, and returns the reply of shard 0. Safe to abandon and to
+    /// begin again.
     ///
     /// # Errors
-    /// When a shard does not reply in time, fails, or did something else than shard 0.
+    /// When a shard does not reply in time, fails, or ran other programs or inputs than shard 0.
     pub(crate) async fn next_step(&mut self) -> Result<StepReply, ShardClientError> {
         loop {
             let (name, mut replies) = self.replies().await?;
@@ -108,7 +111,8 @@ impl ShardGroup {
         }
     }
 
-    /// Waits until a shard fails while no step is under way. Safe to abandon.
+    /// Waits until a shard fails, and returns the failure. Must be called only while no step is under way. Safe to
+    /// abandon.
     pub(crate) async fn failure(&mut self) -> ShardClientError {
         while !self.pending.is_empty() {
             let replied = self.replies().await;
@@ -122,10 +126,10 @@ impl ShardGroup {
         }
     }
 
-    /// Tells every shard to end.
+    /// Tells every shard to end, and waits for the confirmations.
     ///
     /// # Errors
-    /// When a shard does not confirm.
+    /// When a shard does not confirm in time, or fails.
     pub(crate) async fn leave(mut self) -> Result<(), ShardClientError> {
         while !self.pending.is_empty() {
             self.replies().await?;
@@ -169,7 +173,8 @@ impl ShardGroup {
         }
     }
 
-    /// Returns every shard's reply to the oldest command, with that command's name. Safe to abandon and to begin again.
+    /// Returns the name of the oldest command, and every shard's reply to that command. Safe to abandon and to begin
+    /// again.
     async fn replies(&mut self) -> Result<(&'static str, Vec<(u32, reply::Kind)>), ShardClientError> {
         if self.symptom.is_some() {
             return Err(self.known_cause().await);
@@ -192,9 +197,9 @@ impl ShardGroup {
         Ok((name, replies.collect()))
     }
 
-    /// Returns the cause of an error if it shows soon, else the error. A shard that waits in vain for another one
-    /// reports that, and the other shard may be about to fail. Safe to abandon: the symptom is kept, and the next wait
-    /// continues the search.
+    /// Returns the cause of an error if it is found soon, else the error. The error may be a symptom, such as the
+    /// report of a shard that waited in vain for another one, which is about to fail. Safe to abandon: the error is
+    /// stored in `symptom`, and the next wait continues the search.
     async fn cause(&mut self, error: ShardClientError) -> ShardClientError {
         if error.certainty() == Certainty::Cause {
             return error;
@@ -203,7 +208,8 @@ impl ShardGroup {
         self.known_cause().await
     }
 
-    /// Returns the best known cause of the symptom.
+    /// Searches for the cause of the symptom until its time is over, and returns the best explanation. A timeout names
+    /// the shards that have not replied.
     async fn known_cause(&mut self) -> ShardClientError {
         let silent = self.connections.iter().filter(|connection| !connection.has_answered());
         let silent = silent.map(|connection| connection.shard.to_string()).collect::<Vec<_>>().join(" and ");
@@ -231,8 +237,8 @@ impl ShardGroup {
     }
 }
 
-/// Waits until every shard has a reply to take. Ranks that have replied are still read: one may fail, and report why,
-/// while another one is silent.
+/// Waits until every shard has a reply to take. Meanwhile shards that have replied are still read, because one of them
+/// may fail, and report why, while another shard is silent.
 async fn all_answer(connections: &mut [Connection], wait: Wait) -> Result<(), ShardClientError> {
     let Wait { since, deadline, is_last } = wait;
     let num_silent = connections.iter().filter(|connection| !connection.has_answered()).count();
@@ -246,7 +252,7 @@ async fn all_answer(connections: &mut [Connection], wait: Wait) -> Result<(), Sh
             if num_silent.load(Ordering::Relaxed) > 0 {
                 return Err(failure);
             }
-            // The failure came right after the last reply, which is still valid.
+            // All shards have replied, and these replies are valid, so the failure is stored for the next wait.
             connection.keep(failure);
         }
         std::future::pending().await
@@ -272,7 +278,7 @@ fn check_done(name: &'static str, replies: &[(u32, reply::Kind)]) -> Result<(), 
     }
 }
 
-/// Returns the reply of shard 0 if all other ranks did the same.
+/// Returns the reply of shard 0 if all other shards report the same fingerprint.
 fn agree(mut step: StepReply, others: &[(u32, reply::Kind)]) -> Result<StepReply, ShardClientError> {
     for (shard, kind) in others {
         let shard = *shard;

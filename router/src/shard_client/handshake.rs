@@ -1,7 +1,7 @@
-//! The conversation before the first step: checks the shards' identity and their model, and settles one cache size for
-//! all.
+//! The handshake before the first step. It checks that the shards belong together and have loaded the same model, and
+//! chooses one cache size for all shards.
 //!
-//! These are the commands of [`ShardGroup`] that are called once each, in the order of this file.
+//! These methods of [`ShardGroup`] are called once each, in the order of this file.
 
 use endpoint::Endpoint;
 use futures_util::future::try_join_all;
@@ -12,10 +12,10 @@ use super::error::unexpected;
 use super::{ShardClientError, ShardGroup, deadline, device_table};
 
 impl ShardGroup {
-    /// Connects to every shard, in order, and waits until all have loaded the same model.
+    /// Connects to every shard and waits until all have loaded the model. `shards` are in the order of their numbers.
     ///
     /// # Errors
-    /// When a shard is missing, cannot load, or does not belong to the others.
+    /// When a shard is missing, cannot load the model, or does not belong to the others.
     pub(crate) async fn connect(shards: &[Endpoint]) -> Result<Self, ShardClientError> {
         let first = shards.first().map(Endpoint::to_string).unwrap_or_default();
         tracing::info!("connecting to {} shard(s), the first one at {first}", shards.len());
@@ -34,7 +34,7 @@ impl ShardGroup {
         Ok(group)
     }
 
-    /// Returns the facts of the loaded model.
+    /// Returns the properties of the loaded model, as shard 0 reports them.
     ///
     /// # Errors
     /// When a shard does not reply.
@@ -47,11 +47,11 @@ impl ShardGroup {
         }
     }
 
-    /// Warms up every shard for the largest sizes that all ranks can provide for `wishes`. A block has `block_size`
+    /// Warms up every shard with the largest sizes that all shards can provide for `wishes`. A block has `block_size`
     /// tokens.
     ///
     /// # Errors
-    /// When a shard cannot.
+    /// When a shard fails, was warmed up with other sizes, or ran other programs than shard 0.
     pub(crate) async fn warmup(&mut self, wishes: Warmup, block_size: u32) -> Result<WarmupReply, ShardClientError> {
         let fit = command::Kind::Fit(Fit { wishes: Some(wishes) });
         let replies = self.call(fit, "fit", deadline::SIGN_OF_LIFE).await?;
@@ -111,7 +111,7 @@ fn check_same_programs(warmups: &[WarmupReply]) -> Result<(), ShardClientError> 
     }
 }
 
-/// The sizes that all ranks can provide.
+/// Returns the largest sizes that all shards can provide.
 fn least(fits: &[StepSizes]) -> StepSizes {
     let least = |value: fn(&StepSizes) -> u32| fits.iter().map(value).min().unwrap_or_default();
     StepSizes {
@@ -122,7 +122,8 @@ fn least(fits: &[StepSizes]) -> StepSizes {
     }
 }
 
-/// Combines the replies: the sizes, which are equal; the sums of bytes and programs; the slowest time.
+/// Combines the replies of all shards: the sizes and fingerprint, which are equal; the sums of bytes and programs; the
+/// longest time per token.
 fn together(warmups: &[WarmupReply]) -> WarmupReply {
     WarmupReply {
         kv_cache_bytes: warmups.iter().map(|warmup| warmup.kv_cache_bytes).sum(),

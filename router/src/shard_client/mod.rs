@@ -1,6 +1,7 @@
-//! The router's side of the conversation in `proto`: connect, handshake, steps, each wait with a deadline.
+//! The router's side of the protocol in `proto`: connecting, the handshake and steps. Each wait has a deadline.
 //!
-//! The rest of the router sees [`ShardGroup`]: all ranks of a model as one. It never decides what to run.
+//! The rest of the router uses [`ShardGroup`], which presents all shards of a model as one. The group does not decide
+//! what the shards run.
 
 mod connection;
 mod deadline;

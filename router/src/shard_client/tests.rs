@@ -1,6 +1,7 @@
-//! Tests the conversation with correct shards and with faulty ones: wrong ranks, wrong versions, silence, garbage.
+//! Tests of the protocol with correct shards and with faulty ones: wrong numbers, wrong versions, silence, garbage.
 //!
-//! Shards are tasks behind real sockets. Tests of a deadline pause the time, so it passes at once.
+//! Shards are tasks that listen on real sockets. Tests of a deadline pause tokio's clock, so the deadline passes at
+//! once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ async fn connect(directory: &TempDir, num_shards: u32) -> Result<ShardGroup, Sha
     ShardGroup::connect(&shards.collect::<Vec<_>>()).await
 }
 
-/// Returns an address where nobody listens. Other connections come from another address, so none takes the port.
+/// Returns an address at which nobody listens. Outgoing connections of other tests use 127.0.0.1, so they do not take
+/// this port.
 fn free_address() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     format!("tcp://{}", listener.local_addr().unwrap())
@@ -39,7 +41,7 @@ fn open(slot: u32) -> command::Kind {
     command::Kind::Step(proto::Step { rows: vec![row] })
 }
 
-/// Sends a step and waits for it.
+/// Sends the commands of a step and waits for the reply.
 async fn step(group: &mut ShardGroup, commands: Vec<command::Kind>) -> Result<proto::StepReply, ShardClientError> {
     group.send(commands, 1).await?;
     group.next_step().await
@@ -112,13 +114,13 @@ async fn a_shard_of_another_version_or_rank_is_refused() {
     check_error(
         &directory,
         &format!(
-            "shard 0 speaks version 9 of the protocol, this router speaks {}; use one release for all of them",
+            "shard 0 speaks version 9 of the protocol, but this router speaks version {}; use one release for the router and all shards",
             proto::PROTOCOL_VERSION
         ),
     )
     .await;
     let directory = listen(FakeShard::default(), 0, 2);
-    check_error(&directory, "the shard at socket 0 is shard 0 of 2, expected shard 0 of 1").await;
+    check_error(&directory, "the shard at socket 0 is shard 0 of 2, but shard 0 of 1 was expected").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +143,7 @@ async fn a_step_is_sent_before_the_last_one_is_answered() {
     group.send(vec![open(0)], 2).await.unwrap();
     group.send(vec![open(1)], 2).await.unwrap();
     group.send(vec![release(0)], 0).await.unwrap();
-    // An abandoned wait loses nothing.
+    // An abandoned wait loses no reply.
     for slot in [0, 1] {
         assert!(futures_util::FutureExt::now_or_never(group.next_step()).is_none());
         steps.add_permits(1);
@@ -158,7 +160,7 @@ async fn ranks_that_do_different_things_are_named() {
     FakeShard { fingerprint: 17, ..FakeShard::default() }.listen(&path, 1, 2);
     let mut group = connect(&directory, 2).await.unwrap();
     let error = step(&mut group, vec![open(0)]).await.unwrap_err().to_string();
-    let expected = "shard 1 ran something else than shard 0: its fingerprint is 0000000000000011, that of shard 0 is \
+    let expected = "shard 1 ran other programs or inputs than shard 0: its fingerprint is 0000000000000011, but that of shard 0 is \
                     0000000000000010";
     assert_eq!(error, expected);
 }

@@ -1,7 +1,7 @@
-//! A shard that needs no model: it speaks the protocol over a real socket and checks every command as a real shard
-//! does. Its next token is a function of all tokens of the row, so that a mix-up of rows changes the answer.
+//! A shard without a model: it speaks the protocol over a real socket and checks slots, positions and blocks as a real
+//! shard does. A row's next token is a function of all its tokens, so that a mix-up of rows changes the answer.
 //!
-//! Tests may make it wait before each step, die at a step, or fail rows.
+//! Tests can make the shard wait before each step, die at a step, or report failed rows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,13 +20,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
 pub(crate) const BLOCK_SIZE: u32 = 16;
-/// Smaller ids are the demo tokenizer's special tokens.
+/// The first id of a token with text. Smaller ids are the demo tokenizer's special tokens.
 const FIRST_TEXT_TOKEN: u32 = 6;
 
-/// Returns the next token of a row, from its tokens and its sampling parameters.
+/// A function that returns the next token of a row, from the row's tokens and its sampling parameters.
 pub(crate) type NextToken = dyn Fn(&[u32], &SamplingParams) -> u32 + Send + Sync;
 
-/// Returns the reason why a row cannot go on, from its tokens.
+/// A function that returns the reason why a row with these tokens cannot continue, if there is one.
 pub(crate) type Fails = dyn Fn(&[u32]) -> Option<RowFailure> + Send + Sync;
 
 /// The behaviour of the shard.
@@ -41,9 +41,9 @@ pub(crate) struct FakeShard {
     pub(crate) steps: Arc<Semaphore>,
     /// Returns the failure of a row with these tokens, if any.
     pub(crate) fails: Arc<Fails>,
-    /// The step, counted from 1, at which the connection is dropped instead of a reply.
+    /// The number of the step, counted from 1, at which the shard closes the connection instead of replying.
     pub(crate) dies_at_step: Option<u32>,
-    /// The fingerprint that the shard reports.
+    /// The fingerprint that the shard reports for every step.
     pub(crate) fingerprint: u64,
     /// True if rows may begin after a cached prefix that they do not read.
     pub(crate) can_skip_prefix: bool,
@@ -96,7 +96,7 @@ pub(crate) fn hash_of_tokens(tokens: &[u32], sampling: &SamplingParams) -> u32 {
 }
 
 impl FakeShard {
-    /// Listens as one shard of `num_shards`, and serves one router.
+    /// Listens as shard `shard` of `num_shards`, and serves one connection.
     pub(crate) fn listen(self, uds_path: &Path, shard: u32, num_shards: u32) -> tokio::task::JoinHandle<()> {
         let endpoint = Endpoint::of_shard(uds_path.to_str().unwrap(), shard).unwrap();
         let (listener, file) = endpoint.bind_private().unwrap();
@@ -202,7 +202,7 @@ impl FakeShard {
         Ok(StepReply { rows: answers, forward_ns: 1000, idle_ns: 2000, ..StepReply::default() })
     }
 
-    /// Runs a row. Returns `None` if the row wants nothing in reply.
+    /// Runs a row. Returns `None` if the row asks for no result.
     fn run(&self, step: proto::Row, rows: &mut BTreeMap<u32, Row>) -> Result<Option<RowReply>, String> {
         let slot = step.slot;
         let num_tokens = step.num_tokens() as u32;
@@ -234,7 +234,7 @@ impl FakeShard {
         Ok((answer.token.is_some() || answer.logprobs.is_some()).then_some(answer))
     }
 
-    /// Returns the token of `next_token`, or the next allowed one in the order of the ids.
+    /// Returns the token of `next_token` or, if that is not allowed, the next allowed token in the order of ids.
     fn sample(&self, row: &mut Row, allowed: Option<&[u8]>) -> SampledToken {
         let wished = (self.next_token)(&row.tokens, &row.sampling);
         let is_allowed = |id: &u32| allowed.is_none_or(|mask| mask[*id as usize / 8] >> (*id % 8) & 1 == 1);
@@ -249,8 +249,7 @@ impl FakeShard {
     }
 }
 
-/// Returns the report of prompt tokens: position p has the log-probability −p, and the best tokens there are p, p + 10,
-/// ….
+/// Returns the report on prompt tokens: position p has the log-probability −p and the top tokens p, p + 10, ….
 fn given_tokens(positions: std::ops::Range<u32>, top_n: u32) -> GivenTokens {
     let best = |at: u32, shard: u32| (at + shard * 10) % VOCAB_SIZE;
     let top_tokens = |at: u32| TopTokens {

@@ -1,4 +1,4 @@
-//! For tests only: a shard that needs no model, and a server on top of it in this process.
+//! For tests only: a shard without a model, and a server in this process that uses it.
 //!
 //! The released program does not contain this folder.
 

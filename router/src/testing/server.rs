@@ -1,7 +1,7 @@
-//! A whole router in this process, without a port: requests are passed to it one by one.
+//! A whole router in this process, without a port: tests pass requests to it directly.
 //!
-//! The test server is started by the same function as the real one. Nothing sleeps: tests wait until the metrics have
-//! the expected values.
+//! The test server is started by the same function as the real one. Instead of sleeping, tests wait until the metrics
+//! have the expected values.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,8 @@ use crate::startup;
 use crate::state::Health;
 use crate::text::ModelText;
 
-/// More time than anything in a test takes, including deadlines of the server on a paused clock.
+/// The maximum time of a wait. It is longer than any wait in a correct test, including deadlines of the server on a
+/// paused clock.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Parser)]
@@ -35,7 +36,7 @@ struct Cli {
     router: RouterArgs,
 }
 
-/// A router with its shard.
+/// A router that is connected to a fake shard.
 pub(crate) struct TestServer {
     pub(crate) app: Router,
     pub(crate) stop_tx: watch::Sender<bool>,
@@ -52,12 +53,12 @@ pub(crate) struct Answer {
     pub(crate) text: String,
 }
 
-/// Parses the body of a response.
+/// Parses the body of a response as JSON.
 pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Returns the arguments of these flags.
+/// Returns the router's arguments for these flags.
 pub(crate) fn args(flags: &[&str]) -> RouterArgs {
     Cli::parse_from(["router"].iter().chain(flags)).router
 }

@@ -1,9 +1,11 @@
-//! Random histories: submit, cancel, set a mask, step, reply, wait, poison and fail in any order.
+//! Tests with random histories: sequences of actions (submit, cancel, set a mask, step, reply, wait, poison, fail) in
+//! any order.
 //!
-//! They check that no slot or block leaks or has two owners, that no budget is exceeded, that every sequence ends
-//! exactly once, that it makes the same tokens as alone, and that no sequence starves. Once no sequence is submitted
-//! any more, the sequence that was admitted first is never preempted. In every step it gets a row, or at least half of
-//! the prefill budget. So all sequences end within as many steps as they have tokens to read and to make.
+//! The tests check that no slot or block leaks or has two owners, that no budget is exceeded, that every sequence ends
+//! exactly once and generates the same tokens as when it runs alone, and that no sequence starves. Once no sequence is
+//! submitted any more, the sequence that was admitted first is never preempted. In every step that sequence gets a
+//! decode row, or at least half of the prefill budget. So the number of steps until all sequences end is bounded by
+//! their numbers of tokens.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use super::shard_model::{MASKED, ShardModel, completion, mask_after};
 use super::{EOS, limits, scope};
 use crate::*;
 
-/// Returns the number of histories of a run, from the variable `HILO_HISTORIES`.
+/// Returns the number of histories of a test run: the environment variable `HILO_HISTORIES`, or 1000.
 fn num_histories() -> u32 {
     std::env::var("HILO_HISTORIES").ok().and_then(|number| number.parse().ok()).unwrap_or(1000)
 }
@@ -39,12 +41,13 @@ enum Action {
     Wait {
         seconds: u64,
     },
-    /// Makes the last keys and values of a row non-finite.
+    /// Makes the keys and values of a row's last token non-finite.
     Poison(usize),
     FailAll,
 }
 
-/// The shape of a prompt: the first tokens of one of two stories, then tokens of its own.
+/// The shape of a prompt: the first `shared_len` tokens of one of two stories, which other prompts share, then
+/// `own_len` tokens that few other prompts have.
 #[derive(Debug, Clone, Copy)]
 struct PromptShape {
     story: u32,
@@ -83,7 +86,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// The inputs and outputs of a scheduler, in order.
+/// The calls of a scheduler and their results, in order.
 #[derive(Debug, Default)]
 struct Log {
     entries: Vec<Entry>,
@@ -100,7 +103,7 @@ enum Entry {
 }
 
 impl Log {
-    /// Checks that another scheduler makes the same decisions.
+    /// Repeats the calls on a new scheduler, and checks that the results are the same.
     fn replay(self, limits: Limits) {
         let mut scheduler = Scheduler::new(limits);
         for entry in self.entries {
@@ -119,7 +122,7 @@ impl Log {
     }
 }
 
-/// The reader of a sequence: the events that it has seen and those that it should see.
+/// The reader of a sequence: the events that it has seen so far, and the tokens that it should see.
 #[derive(Debug)]
 struct Reader {
     spec: SequenceSpec,
@@ -131,7 +134,7 @@ struct Reader {
     masked_at: Option<usize>,
 }
 
-/// A scheduler, a shard with at most `window` steps under way, and the readers.
+/// A scheduler, a shard with at most `window` steps under way, and the readers of all sequences.
 struct Simulation {
     limits: Limits,
     scheduler: Scheduler,
@@ -266,7 +269,7 @@ impl Simulation {
         events.into_iter().for_each(|event| self.see(event));
     }
 
-    /// Checks that a step fits in a frame. A step that opens one sequence may be larger than the limit.
+    /// Checks that a step is within the size limit. A step that opens only one sequence may be larger.
     fn check_bytes(&self, step: &Step) {
         let kind = Some(command::Kind::Step(proto::Step { rows: step.rows.clone() }));
         let mut bytes = Vec::new();
@@ -343,7 +346,7 @@ impl Simulation {
 
     /// Checks that every sequence ends, and that no slot or block is left over.
     fn drain(&mut self) {
-        // A masked sequence waits for each token before it makes the next one.
+        // A masked sequence waits for the reply with a token before it can generate the next one.
         let steps_per_token = |reader: &Reader| if reader.spec.is_masked { self.window } else { 1 };
         let work = |reader: &Reader| {
             reader.spec.prompt.token_ids.len()
@@ -406,10 +409,10 @@ proptest! {
     }
 }
 
-/// Checks that histories of this kind share blocks, preempt sequences and have failures.
+/// Checks that histories really share blocks, preempt sequences and have failures.
 #[test]
 fn histories_share_preempt_and_fail() {
-    // With a window, sequences wait for blocks more often than they give them up.
+    // With an attention window, sequences more often wait for blocks than they are preempted.
     for (window, num_blocks, least_preempted) in [(None, 16, 6), (Some(9), 9, 1)] {
         check_busy_history(Limits { window, ..limits(5, 20, num_blocks) }, least_preempted);
     }

@@ -1,4 +1,5 @@
-//! Scripted tests. The files beside this one contain random histories, and tests of shared blocks, tenants and windows.
+//! Tests with fixed scripts of calls. The submodules contain tests with random histories, and tests of shared blocks,
+//! tenants and windows.
 
 mod histories;
 mod shard_model;
@@ -34,12 +35,12 @@ fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -
     }
 }
 
-/// Returns a prompt of these tokens that shares its blocks with all requests.
+/// Returns a prompt of these tokens in the scope that all requests share.
 fn prompt_of(token_ids: impl IntoIterator<Item = u32>) -> Prompt {
     Prompt { token_ids: token_ids.into_iter().collect(), scope: PrefixScope::SHARED }
 }
 
-/// Returns the scope of all requests for 0, otherwise the scope of one tenant.
+/// Returns the shared scope if `number` is 0, otherwise the scope of the tenant with this number.
 fn scope(number: u32) -> PrefixScope {
     let tenant = (number > 0).then(|| Tenant::new(number));
     PrefixScope::new(ScopeParts { tenant, salt: None }, &BuildHasherDefault::<DefaultHasher>::default())
@@ -59,7 +60,7 @@ fn spec(prompt_len: u32, max_new_tokens: u32) -> SequenceSpec {
     }
 }
 
-/// A scheduler and its shard, which run one step at a time.
+/// A scheduler and a model of its shards. They run one step at a time.
 struct Rig {
     scheduler: Scheduler,
     shard: ShardModel,
@@ -74,7 +75,7 @@ impl Rig {
         self.scheduler.submit(spec, Instant::now()).unwrap()
     }
 
-    /// Runs one step. Returns it with its events.
+    /// Runs one step. Returns the step and its events.
     fn next(&mut self) -> (Step, Vec<Event>) {
         let step = self.scheduler.schedule(Instant::now()).unwrap();
         let reply = self.shard.run(&step);
@@ -90,7 +91,7 @@ impl Rig {
     }
 }
 
-/// Returns the rows that read parts of prompts.
+/// Returns the rows that read chunks of prompts.
 fn chunks(step: &Step) -> Vec<&Row> {
     step.rows.iter().filter(|row| !row.reads_sampled()).collect()
 }
@@ -128,7 +129,7 @@ fn a_sequence_is_read_then_decoded_then_released() {
     let id = rig.submit(spec(7, 3));
     let (step, events) = rig.next();
     assert_eq!((chunk_lens(&step), step.num_decoding(), num_tokens(&events)), (vec![7], 0, 1));
-    // Blocks are allocated when they are needed: 7 tokens and the first token made fill two.
+    // Blocks are allocated when they are needed: the 7 prompt tokens and the first generated token fill two blocks.
     assert_eq!((rig.usage().num_used_blocks, rig.usage().num_running), (2, 1));
     let (step, _) = rig.next();
     assert_eq!((step.num_decoding(), step.rows[0].position, step.rows[0].new_blocks.len()), (1, 7, 0));
@@ -176,7 +177,7 @@ fn a_long_prompt_leaves_half_of_the_budget_to_short_ones() {
     // The first prompt gets half of the budget, and the others share the second half in order of arrival.
     assert_eq!(chunk_lens(&step), [4, 3, 1]);
     assert_eq!(events.iter().find(|event| matches!(event.kind, SequenceEvent::Token { .. })).unwrap().id, short[0]);
-    // The first prompt also gets what the others leave of the second half.
+    // The first prompt also gets the tokens of the second half that the others do not need.
     assert_eq!(chunk_lens(&rig.next().0), [7, 1]);
 }
 
@@ -330,7 +331,7 @@ fn a_reply_with_other_logprobs_than_were_asked_for_changes_nothing() {
     assert_eq!(rig.scheduler.apply(reply).unwrap().len(), 1);
 }
 
-/// Returns a reply with one token for each of these slots.
+/// Returns a reply with the given tokens. Each item is a slot and a token id.
 fn reply(tokens: impl IntoIterator<Item = (u32, u32)>) -> StepReply {
     let token = |token_id| Some(SampledToken { token_id, ..SampledToken::default() });
     let row = |(slot, token_id)| RowReply { slot, token: token(token_id), ..RowReply::default() };

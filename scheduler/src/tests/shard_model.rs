@@ -1,6 +1,6 @@
-//! A model of a shard for tests. It checks every command as a real shard does. Each position of its KV cache stores a
-//! number that depends on all tokens up to there. A row that reads a wrong block, or a block that another row has
-//! overwritten, therefore makes other tokens.
+//! A model of a shard for tests. It checks every step as a real shard does. Each position of its KV cache stores a
+//! number that depends on all tokens up to that position. So a test fails if a row reads a wrong block, or a block that
+//! another row has overwritten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,14 +39,14 @@ pub(super) struct ShardModel {
     known_bad: BTreeSet<u32>,
 }
 
-/// A number for keys and values that are not finite. All numbers that depend on it are poison too, and no token can be
-/// made from it.
+/// The number that stands for keys and values that are not finite. All numbers computed from it are poison too, and no
+/// token can be sampled from it.
 const POISON: u64 = u64::MAX;
 
 /// The seed that marks sequences with masks.
 pub(super) const MASKED: u64 = 77;
 
-/// Returns the mask of the token after `num_tokens` others.
+/// Returns the mask of the token that follows `num_tokens` tokens.
 pub(super) fn mask_after(num_tokens: u32) -> Vec<u8> {
     num_tokens.to_le_bytes().to_vec()
 }
@@ -59,14 +59,14 @@ fn entry(before: u64, token: u32) -> u64 {
     (before ^ u64::from(token).wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(23)
 }
 
-/// Returns the token that a row makes. `last` is the number of its last token, and `num_generated` counts the tokens
-/// made before. One token in sixteen is the end of the sequence.
+/// Returns the token that a row generates. `last` is the number of the row's last token, and `num_generated` is the
+/// number of tokens generated before. About one token in sixteen is the end-of-sequence token.
 fn next_token(last: u64, num_generated: u32) -> u32 {
     let hash = entry(last, num_generated) >> 20;
     if hash.is_multiple_of(16) { EOS } else { TOKEN + (hash % 5) as u32 }
 }
 
-/// Returns the tokens that a sequence makes if it runs to its end.
+/// Returns the tokens that a sequence generates if it runs to its end.
 pub(super) fn completion(prompt: &[u32], max_new_tokens: u32, ignores_eos: bool) -> Vec<u32> {
     let mut last = prompt.iter().fold(0, |before, token| entry(before, *token));
     let mut tokens = Vec::new();
@@ -81,7 +81,7 @@ pub(super) fn completion(prompt: &[u32], max_new_tokens: u32, ignores_eos: bool)
     tokens
 }
 
-/// Returns the numbers of these tokens.
+/// Returns the numbers that stand for the keys and values of these tokens.
 fn entries_of(tokens: &[u32]) -> Vec<u64> {
     let next = |last: &mut u64, token: &u32| {
         *last = entry(*last, *token);
@@ -90,7 +90,7 @@ fn entries_of(tokens: &[u32]) -> Vec<u64> {
     tokens.iter().scan(0, next).collect()
 }
 
-/// Returns the first position that the token at `position` reads.
+/// Returns the first position whose keys and values the token at `position` reads.
 fn first_read(window: Option<u32>, position: u32) -> u32 {
     window.map_or(0, |window| (position + 1).saturating_sub(window))
 }
@@ -105,7 +105,7 @@ impl Row {
         &self.blocks[self.first_live.min(self.blocks.len())..]
     }
 
-    /// Checks that the mask is that of the next token: it contains the number of tokens before it.
+    /// Checks that `mask` is the mask of the next token. A mask contains the number of tokens before its token.
     fn check_mask(&self, mask: Option<&Vec<u8>>) {
         assert_eq!(mask, self.is_masked.then(|| mask_after(self.position)).as_ref(), "the mask of another token");
     }
@@ -125,7 +125,8 @@ impl ShardModel {
         let window = self.limits.window;
         self.rows.values_mut().for_each(|row| row.first_live = num_dead_blocks(window, row.position));
         let mut slots = BTreeSet::new();
-        // All rows are opened before any row of the step writes: nothing may rely on the order of rows in a step.
+        // All rows are opened before any row of the step writes, because nothing may rely on the order of rows in a
+        // step.
         for row in &step.rows {
             assert!(slots.insert(row.slot), "slot {} twice in a step", row.slot);
             self.open(row);
@@ -172,7 +173,7 @@ impl ShardModel {
         self.check_cached(&row.new_blocks, &opening.cached_token_ids);
     }
 
-    /// Returns the reply to a row. `None` if the row wants nothing.
+    /// Returns the reply to a row, or `None` if the row asks for neither a token nor log-probabilities.
     fn answer(&mut self, row: &proto::Row) -> Option<RowReply> {
         let slot = row.slot;
         let logprobs = row.logprobs.as_ref().map(|wanted| Box::new(self.given_tokens(row, wanted)));
@@ -184,7 +185,8 @@ impl ShardModel {
         Some(RowReply { slot, failure, token, logprobs })
     }
 
-    /// Returns the log-probabilities and best tokens that the row wants. Both are made from the position.
+    /// Returns the log-probabilities and top tokens that the row asks for. Both are computed from the position, so that
+    /// tests can check them.
     fn given_tokens(&self, row: &proto::Row, wanted: &Logprobs) -> GivenTokens {
         let positions = row.position + 1..self.rows[&row.slot].position + u32::from(wanted.next_token_id.is_some());
         let top_tokens = |position| TopTokens { token_ids: vec![position], logprobs: vec![0.0] };
@@ -194,7 +196,7 @@ impl ShardModel {
         }
     }
 
-    /// Poisons the last number of an open row, unless no token will read its block again.
+    /// Poisons the number of an open row's last token, unless no token will read the block again.
     pub(super) fn poison(&mut self, index: usize) {
         let row = self.rows.values().nth(index % self.rows.len().max(1)).filter(|row| row.position > 0);
         let Some(row) = row else { return };
@@ -205,8 +207,8 @@ impl ShardModel {
         }
     }
 
-    /// Notes that the scheduler knows of the failure of a row. From here on, no row may be opened with its poisoned
-    /// blocks.
+    /// Notes that the scheduler knows of the failure of a row. From here on, no row may be opened with the poisoned
+    /// blocks of the failed row.
     pub(super) fn note_failure(&mut self, slot: u32) {
         let has_poison = |block: &u32| self.cache[(block * BLOCK) as usize..][..BLOCK as usize].contains(&POISON);
         self.known_bad.extend(self.rows[&slot].live_blocks().iter().filter(|block| has_poison(block)));
@@ -241,13 +243,13 @@ impl ShardModel {
         self.rows.get_mut(&slot).unwrap().entries = entries;
     }
 
-    /// Checks that a block that is written belongs to one row only.
+    /// Checks that no other row reads the block that `slot` writes.
     fn check_nobody_reads(&self, slot: u32, block: u32) {
         let reader = self.rows.iter().find(|(other, row)| **other != slot && row.live_blocks().contains(&block));
         assert!(reader.is_none(), "slot {slot} writes block {block} of slot {}", reader.unwrap().0);
     }
 
-    /// Checks that the blocks of a prefix have the numbers of its tokens. Poisoned blocks pass unless the scheduler
+    /// Checks that the blocks of a prefix contain the numbers of its tokens. Poisoned blocks pass unless the scheduler
     /// knows of them.
     fn check_cached(&self, blocks: &[u32], tokens: &[u32]) {
         let first_read = first_read(self.limits.window, tokens.len() as u32) as usize;

@@ -6,7 +6,7 @@ use proto::RowFailure;
 use super::{BLOCK, Rig, SequenceSpec, chunk_lens, chunks, limits, num_tokens, opening, prompt_of, spec};
 use crate::*;
 
-/// Returns a sequence whose prompt has `len` tokens that all these prompts share, then tokens of its own.
+/// Returns a sequence whose prompt has `len` tokens that are the same for all calls, then the tokens `own`.
 fn prompt(len: u32, own: &[u32]) -> SequenceSpec {
     SequenceSpec { prompt: prompt_of((0..len).chain(own.iter().copied())), ..spec(1, 3) }
 }
@@ -33,7 +33,7 @@ fn a_prompt_seen_before_is_not_read_again() {
     };
 }
 
-/// The last token must be read, because the next one is made from it.
+/// The last token must always be read, because the next token is computed from it.
 #[test]
 fn of_a_prompt_that_is_all_cached_the_last_block_is_read() {
     let mut rig = Rig::new(limits(4, 100, 50));
@@ -68,7 +68,7 @@ fn the_next_turn_of_a_conversation_reads_only_what_is_new() {
     }
 }
 
-/// `best_of` submits such sequences.
+/// A request with `best_of` submits several sequences with the same prompt.
 #[test]
 fn twins_wait_for_the_end_of_the_step_and_share() {
     let mut rig = Rig::new(limits(4, 100, 50));
@@ -133,8 +133,8 @@ fn the_least_recently_used_prompt_is_forgotten_first() {
     };
     assert_eq!([run(100), run(200), run(300)], [12, 12, 12]);
     assert_eq!(run(100), 4, "used again, and now the last to go");
-    // This prompt needs three blocks: one is free, and two are taken from the second prompt. The next run of the first
-    // prompt takes the third block of the second.
+    // Prompt 400 needs three blocks: one is free, and two are taken from prompt 200. The next run of prompt 100 takes
+    // the third block of prompt 200.
     assert_eq!(run(400), 12);
     assert_eq!((run(100), run(300), run(400), run(200)), (4, 4, 4, 12));
 }
@@ -142,7 +142,7 @@ fn the_least_recently_used_prompt_is_forgotten_first() {
 #[test]
 fn the_sequence_admitted_last_gives_way_and_comes_back() {
     let mut rig = Rig::new(limits(4, 100, 8));
-    // The prompts of 7 and 6 tokens have two blocks each. In the end each sequence needs seven.
+    // The prompts of 7 and 6 tokens have two blocks each. At its end each sequence needs seven blocks.
     let [first, second] = [rig.submit(spec(7, 20)), rig.submit(spec(6, 20))];
     let (mut num_preempted, mut finished, mut num_seen) = (0, Vec::new(), [0, 0]);
     while finished.len() < 2 {
@@ -196,7 +196,7 @@ fn fail_first(rig: &mut Rig, failure: RowFailure) -> Vec<Event> {
     rig.scheduler.apply(reply).unwrap()
 }
 
-/// Returns the reply after the row in slot 0 has failed.
+/// Returns `reply` with the row in slot 0 replaced by a failure.
 fn failed(mut reply: StepReply, failure: RowFailure) -> StepReply {
     let row = reply.rows.iter_mut().find(|row| row.slot == 0).unwrap();
     *row = RowReply { slot: 0, failure: Some(failure.into()), ..RowReply::default() };
@@ -247,7 +247,7 @@ fn who_shares_with_a_row_that_fails_goes_on() {
     assert!(rig.shard.rows.is_empty());
 }
 
-/// All but the last token of the masked sequence are in blocks of a row that fails before the mask arrives.
+/// All tokens of the masked sequence but the last are in blocks of a row that fails before the mask arrives.
 #[test]
 fn blocks_of_a_row_that_fails_are_not_opened_by_one_that_waited_for_its_mask() {
     let mut rig = Rig::new(limits(4, 100, 50));
@@ -265,7 +265,8 @@ fn blocks_of_a_row_that_fails_are_not_opened_by_one_that_waited_for_its_mask() {
     assert_eq!((opening(row).cached_token_ids.len(), row.token_ids.len()), (0, 21));
 }
 
-/// With two steps under way, the reply to the second one arrives when the sequence has ended and its slot has another.
+/// With two steps under way, the reply to the second one arrives after the sequence has ended and another sequence has
+/// taken its slot.
 #[test]
 fn what_is_under_way_for_a_row_that_fails_is_dropped() {
     let mut rig = Rig::new(limits(1, 100, 50));

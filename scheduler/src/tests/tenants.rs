@@ -1,4 +1,4 @@
-//! Tests with several tenants, which take turns in the queue and share blocks only within a scope.
+//! Tests with several tenants: they take turns in the queue, share the slots, and share blocks only within a scope.
 
 use super::{Rig, SequenceSpec, limits, scope, spec};
 use crate::*;
@@ -7,7 +7,7 @@ fn of(tenant: u32) -> SequenceSpec {
     SequenceSpec { tenant: Tenant::new(tenant), ..spec(2, 1) }
 }
 
-/// Runs to the end. Returns the ids of the sequences in order of admission.
+/// Runs all sequences to the end. Returns their ids in order of admission.
 fn admitted(rig: &mut Rig) -> Vec<SequenceId> {
     let mut ids = Vec::new();
     while rig.usage().num_waiting + rig.usage().num_running > 0 {
@@ -68,8 +68,8 @@ fn another_scope_finds_nothing() {
     assert_eq!([0, 0, 1, 1, 0].map(&mut num_cached), [0, 8, 0, 8, 8]);
 }
 
-/// Runs to the end. Returns the number of the step in which each sequence had its first token, and the number of
-/// displaced sequences.
+/// Runs all sequences to the end. Returns the number of the step in which each sequence generated its first token, and
+/// the number of displaced sequences.
 fn run(rig: &mut Rig) -> (Vec<(SequenceId, usize)>, u32) {
     let (mut first_tokens, mut num_displaced): (Vec<(SequenceId, usize)>, u32) = (Vec::new(), 0);
     for number in 1.. {

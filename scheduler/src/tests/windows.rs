@@ -1,5 +1,5 @@
-//! Tests of models whose layers all have a window: blocks before the window are given back, and other sequences use
-//! them.
+//! Tests of models whose layers all have an attention window: blocks before the window are freed, and other sequences
+//! use them.
 
 use proto::SamplingParams;
 
@@ -14,8 +14,8 @@ fn rig(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -> R
     Rig::new(Limits { window: Some(WINDOW), ..limits })
 }
 
-/// Runs all sequences to the end. Returns the number of preemptions, the number of tokens made, and the most blocks in
-/// use.
+/// Runs all sequences to the end. Returns the number of preemptions, the number of generated tokens, and the maximum
+/// number of blocks in use.
 fn drain(rig: &mut Rig) -> (u32, usize, u32) {
     let (mut num_preempted, mut num_tokens, mut most_used) = (0, 0, 0);
     while rig.usage().num_waiting + rig.usage().num_running > 0 {
@@ -30,7 +30,7 @@ fn drain(rig: &mut Rig) -> (u32, usize, u32) {
 
 #[test]
 fn a_sequence_longer_than_the_cache_runs() {
-    // Twelve tokens after a prompt of eighty take 23 blocks. The cache has five.
+    // Twelve tokens after a prompt of eighty need 23 blocks without a window. The cache has five.
     let mut rig = rig(2, 100, 5);
     rig.submit(spec(80, 12));
     assert_eq!(drain(&mut rig), (0, 12, 5));
@@ -50,8 +50,8 @@ fn a_cache_smaller_than_a_window_holds_short_sequences_only() {
 
 #[test]
 fn sequences_that_would_be_preempted_run_side_by_side() {
-    // Each sequence has about 40 tokens in the end, which are ten blocks. With a window it has only a few blocks at a
-    // time.
+    // At its end each sequence has about 40 tokens, which need ten blocks. With a window it holds only a few blocks at
+    // a time.
     let run = |window| {
         let mut rig = Rig::new(Limits { window, ..limits(3, 8, 15) });
         (4..7).for_each(|prompt_len| _ = rig.submit(spec(prompt_len, 35)));
@@ -74,13 +74,13 @@ fn a_prefix_is_reused_without_the_blocks_before_its_window() {
     let (step, _) = rig.next();
     let row = chunks(&step)[0];
     assert_eq!((opening(row).cached_token_ids.len(), row.token_ids.len(), row.new_blocks.len()), (40, 1, 11));
-    // The token at position 40 reads from position 32 on, which is two blocks, and is in a third block.
+    // The token at position 40 reads positions 32 to 39, which are two blocks, and is itself in a third block.
     assert_eq!(rig.usage().num_used_blocks, 3);
     drain(&mut rig);
 }
 
-/// Another sequence takes the blocks of the prompt while its reader still runs. The reader's tokens stay right, and the
-/// next reader reads the part of the prompt that was evicted.
+/// A second sequence takes blocks of the first sequence's prompt while the first one still runs. The tokens of the
+/// first sequence stay right, and a third sequence with the same prompt reads the evicted part again.
 #[test]
 fn blocks_of_a_prefix_that_is_gone_are_not_found() {
     let mut rig = rig(4, 100, 16);
@@ -100,7 +100,7 @@ fn blocks_of_a_prefix_that_is_gone_are_not_found() {
     assert_eq!(num_read, 32, "two blocks are left, those at the beginning");
 }
 
-/// Blocks after an evicted part could never be found, so they are not kept. Otherwise they would take the place of
+/// Blocks after an evicted part could never be found, so they do not enter the prefix cache. Otherwise they would evict
 /// other prefixes.
 #[test]
 fn a_sequence_whose_beginning_is_gone_leaves_the_prefixes_of_others() {
@@ -132,7 +132,7 @@ fn what_a_sequence_gives_back_lets_another_one_in() {
     drain(&mut rig);
 }
 
-/// The first of two sequences moves past the shared prompt while the second still reads the end of it.
+/// The first of two sequences moves past the shared prompt while the second one still reads the end of that prompt.
 #[test]
 fn what_one_sequence_gives_back_stays_with_the_other() {
     let mut rig = rig(2, 100, 50);

@@ -191,7 +191,7 @@ async fn a_row_that_fails_ends_alone_and_everybody_else_goes_on() {
     for (kind, reason) in [
         (
             RowFailure::NotFinite,
-            "the model's numbers for this sequence are not finite; other sequences are not affected",
+            "the model computed values that are not finite for this sequence; other sequences are not affected",
         ),
         (RowFailure::NothingAllowed, "the grammar allows no next token"),
     ] {
