@@ -1,8 +1,8 @@
 //! One step as data: the rows that it reads, their tokens one after the other, and the rows that sample.
 //!
-//! Doors: [`Batch`] with its `push_` methods; [`StepOutput`], the result of a backend. All backends take the same
-//! batch. The only graphs in a batch are the samplers of its rows. A batch does not check its rows, because the shard's
-//! `kv_cache` has done so.
+//! Entry points: [`Batch`] with its `push_` methods; [`StepOutput`], the result of a backend. All backends take the
+//! same batch. The only graphs in a batch are the samplers of its rows. A batch does not check its rows, because the
+//! shard's `rows` has done so.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Errors of backends.
 //!
-//! Doors: [`BackendError`], and [`Fault`], the kind of a device's error, the same for all kinds of devices.
+//! Entry points: [`BackendError`], and [`Fault`], the kind of a device's error, the same for all kinds of devices.
 
 use std::error::Error;
 

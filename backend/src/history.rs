@@ -1,7 +1,7 @@
 //! The token history: every token of every row, by slot and position.
 //!
-//! Door: [`TokenHistory`]. A row reads from it the token that it sampled in its previous step, and penalties read all
-//! of its tokens. Several threads write at once, each only to the slots of its own rows.
+//! Entry point: [`TokenHistory`]. A row reads from it the token that it sampled in its previous step, and penalties
+//! read all of its tokens. Several threads write at once, each only to the slots of its own rows.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -1,6 +1,6 @@
 //! A step as data, and the trait that executes it. `devices/src/lib.rs` says how to add a device.
 //!
-//! Doors: [`Batch`], [`Backend`]. A backend loads weights, keeps the states of the graphs, and executes them:
+//! Entry points: [`Batch`], [`Backend`]. A backend loads weights, keeps the states of the graphs, and executes them:
 //!
 //! | backend | executes |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The memory that this process could still allocate.
 //!
-//! Doors: [`MemoryPlan::of_host`], the smaller of the machine's available memory and the rest of the control group's
-//! limit, and [`MemoryPlan::of_device`], which is the same before and after the weights are loaded.
+//! Entry points: [`MemoryPlan::of_host`], the smaller of the machine's available memory and the rest of the control
+//! group's limit, and [`MemoryPlan::of_device`], which is the same before and after the weights are loaded.
 
 use std::fs;
 

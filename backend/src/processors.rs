@@ -1,8 +1,8 @@
 //! The processors that this process may use: which of them share a core, and which memory (NUMA node) is nearest.
 //!
-//! Door: [`Processors`]. One thread runs per core: the hardware threads of a core (SMT) share its arithmetic units and
-//! its path to memory, so a second thread would slow the first one down. On a machine with several memories and several
-//! ranks, a rank stays on the processors nearest to one memory.
+//! Entry point: [`Processors`]. One thread runs per core: the hardware threads of a core (SMT) share its arithmetic
+//! units and its path to memory, so a second thread would slow the first one down. On a machine with several memories
+//! and several ranks, a rank stays on the processors nearest to one memory.
 
 use std::collections::BTreeMap;
 use std::fs;

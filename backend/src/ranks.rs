@@ -1,6 +1,7 @@
 //! The ranks of a model that one process runs.
 //!
-//! Door: [`LocalRanks`]. A shard is a process; each of its devices is a rank, and ranks are numbered shard by shard.
+//! Entry point: [`LocalRanks`]. A shard is a process; each of its devices is a rank, and ranks are numbered shard by
+//! shard.
 
 use std::ops::Range;
 

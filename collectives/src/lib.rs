@@ -1,7 +1,7 @@
 //! All-reduce and all-gather between the rank processes of one host, over shared memory.
 //!
-//! Door: [`Group::open`]. A model that is split over N processes adds up activations twice per layer, on the CPU with
-//! this crate. The ranks map one file, a memfd or a file on tmpfs:
+//! Entry point: [`Group::open`]. A model that is split over N processes adds up activations twice per layer, on the CPU
+//! with this crate. The ranks map one file, a memfd or a file on tmpfs:
 //!
 //! ```text
 //! ┌────────────────────────────────────────┐

@@ -1,7 +1,7 @@
 //! Runs a graph: one operation after the other, each value dropped after its last use.
 //!
-//! Doors: [`Program`], a graph with its weights, and [`run`] for graphs without weights. The match over operations has
-//! no default arm, so the compiler reports each operation of `graph/` that is missing here.
+//! Entry points: [`Program`], a graph with its weights, and [`run`] for graphs without weights. The match over
+//! operations has no default arm, so the compiler reports each operation of `graph/` that is missing here.
 
 use std::collections::HashMap;
 use std::sync::Arc;

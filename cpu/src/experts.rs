@@ -1,7 +1,7 @@
 //! Mixtures of experts on the CPU: each expert computes only the tokens that chose it.
 //!
-//! Doors: [`route`], [`experts`]. A token's result is the sum over its experts in ascending order, so the result does
-//! not depend on the other tokens.
+//! Entry points: [`route`], [`experts`]. A token's result is the sum over its experts in ascending order, so the result
+//! does not depend on the other tokens.
 
 use candle_core::Tensor;
 use kernels::linear::PackedWeight;

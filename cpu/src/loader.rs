@@ -1,9 +1,9 @@
 //! Converts a checkpoint to weights in the form that the kernels need.
 //!
-//! Door: [`load`]. The operations that use a weight decide its form: packed for linear layers and experts (an embedding
-//! that shares a packed weight reads single rows of it), a table in its own type for embeddings, f32 for norms and
-//! biases. One tensor is converted at a time, a few rows at once, so that loading takes little more memory than the
-//! loaded weights.
+//! Entry point: [`load`]. The operations that use a weight decide its form: packed for linear layers and experts (an
+//! embedding that shares a packed weight reads single rows of it), a table in its own type for embeddings, f32 for
+//! norms and biases. One tensor is converted at a time, a few rows at once, so that loading takes little more memory
+//! than the loaded weights.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! This backend as the oracle for tests of other backends: it runs any graph on states that the test fills and reads.
 //!
-//! Doors: [`Oracle`], and [`Array`], a tensor that is independent of backends.
+//! Entry points: [`Oracle`], and [`Array`], a tensor that is independent of backends.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Operations of a graph that one kernel computes together.
 //!
-//! Door: [`Plan`]. Such a kernel returns the same bits as the operations one after the other. It is faster, because
-//! intermediate values stay in the processor's caches and threads are woken once.
+//! Entry point: [`Plan`]. Such a kernel returns the same bits as the operations one after the other. It is faster,
+//! because intermediate values stay in the processor's caches and threads are woken once.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! The states of a model between steps, and the tables of rotary embeddings.
 //!
-//! Door: [`State`]. The system provides zeroed memory, and each page only when it is first touched.
+//! Entry point: [`State`]. The system provides zeroed memory, and each page only when it is first touched.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

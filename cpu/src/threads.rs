@@ -1,8 +1,8 @@
 //! The threads that compute steps.
 //!
-//! Door: [`Threads`]. A step is hundreds of short tasks, one after the other. In steps that are large enough, threads
-//! stay awake from the first task to the last, because waking a thread takes longer than many of the tasks. Between
-//! steps they sleep.
+//! Entry point: [`Threads`]. A step is hundreds of short tasks, one after the other. In steps that are large enough,
+//! threads stay awake from the first task to the last, because waking a thread takes longer than many of the tasks.
+//! Between steps they sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

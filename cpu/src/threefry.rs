@@ -1,7 +1,7 @@
 //! Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror and Shaw, 2011): random numbers as a function of key and counter.
 //!
-//! Doors: [`threefry`], [`uniform`]. The functions have no state: the same key and counter give the same number on
-//! every device.
+//! Entry points: [`threefry`], [`uniform`]. The functions have no state: the same key and counter give the same number
+//! on every device.
 
 const PARITY: u32 = 0x1bd1_1bda;
 const ROTATIONS: [u32; 8] = [13, 15, 26, 6, 17, 29, 16, 24];

@@ -1,6 +1,6 @@
 //! The choice of a device when the user names none, and what a named device lacks on this machine.
 //!
-//! Doors: [`choose`] returns the first device of the table whose hardware and plugin are here, else the CPU;
+//! Entry points: [`choose`] returns the first device of the table whose hardware and plugin are here, else the CPU;
 //! [`missing`] says what a device lacks.
 
 use std::path::Path;

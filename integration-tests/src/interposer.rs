@@ -1,9 +1,9 @@
 //! An interposer between a shard and its clients (the launcher and the router). It forwards all messages until a moment
 //! that the test chooses, and then injects a fault.
 //!
-//! Door: [`Interposer::start`], to be called before the launcher is started. The interposer waits for the shard's
-//! socket, renames it, and listens at its path. So the processes are the real ones and do not know of the interposer.
-//! It decodes frames, because a fault is injected at a certain moment of the conversation.
+//! Entry point: [`Interposer::start`], to be called before the launcher is started. The interposer waits for the
+//! shard's socket, renames it, and listens at its path. So the processes are the real ones and do not know of the
+//! interposer. It decodes frames, because a fault is injected at a certain moment of the conversation.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};

@@ -1,7 +1,7 @@
 //! The activation functions of feed-forward networks, and functions that limit scores.
 //!
-//! Doors: [`activate`], and [`gated`] for networks with a gate. Each value is computed independently, by formulas whose
-//! only transcendental part is e^x, so that AVX2 and AVX-512 agree bit for bit.
+//! Entry points: [`activate`], and [`gated`] for networks with a gate. Each value is computed independently, by
+//! formulas whose only transcendental part is e^x, so that AVX2 and AVX-512 agree bit for bit.
 
 use rayon::prelude::*;
 

@@ -1,6 +1,6 @@
 //! Measures how fast this machine multiplies, which limits the speed of prompts and of steps with many rows.
 //!
-//! Door: [`multiply_adds_per_second`]. With vectors, the operands are in registers; with tiles, they are in the
+//! Entry point: [`multiply_adds_per_second`]. With vectors, the operands are in registers; with tiles, they are in the
 //! first-level cache. The time to unpack int4 weights counts only on instruction sets that never unpack them in
 //! advance. The time that layers lose to caches, memory and each other does not count.
 

@@ -1,6 +1,6 @@
 //! Layer normalisation (Ba et al., 2016).
 //!
-//! Door: [`layer_norm`]. Rows are independent of each other, and sums have a fixed order.
+//! Entry point: [`layer_norm`]. Rows are independent of each other, and sums have a fixed order.
 
 use rayon::prelude::*;
 

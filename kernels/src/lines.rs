@@ -1,7 +1,7 @@
 //! Large buffers of cache lines (64 bytes), on huge pages if the system has them, and the operands and sums of block
 //! products.
 //!
-//! Doors: [`Lines`]; [`LeftSide`], [`RightSide`] and [`Block`]. Huge pages are faster to allocate and to read
+//! Entry points: [`Lines`]; [`LeftSide`], [`RightSide`] and [`Block`]. Huge pages are faster to allocate and to read
 //! sequentially.
 
 #![expect(unsafe_code, reason = "zeroed bytes of the system are lines of numbers")]

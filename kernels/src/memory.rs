@@ -1,6 +1,6 @@
 //! Measures this machine's memory read bandwidth, which limits the speed of steps that use each weight once.
 //!
-//! Door: [`read_bandwidth`].
+//! Entry point: [`read_bandwidth`].
 
 use std::time::Instant;
 

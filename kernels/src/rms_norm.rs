@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation, as in `LlamaRMSNorm`.
 //!
-//! Door: [`rms_norm`]. Rows are independent of each other, and the squares of a row are summed in a fixed order.
+//! Entry point: [`rms_norm`]. Rows are independent of each other, and the squares of a row are summed in a fixed order.
 
 use rayon::prelude::*;
 

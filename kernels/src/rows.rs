@@ -1,7 +1,7 @@
 //! Splits operations that compute each row independently into tasks for threads.
 //!
-//! Door: [`rows_per_task`]. A rayon iterator over a single chunk stays on the calling thread, so small problems wake no
-//! other thread.
+//! Entry point: [`rows_per_task`]. A rayon iterator over a single chunk stays on the calling thread, so small problems
+//! wake no other thread.
 
 /// The number of values below which waking other threads costs more than it saves.
 const MIN_PARALLEL_VALUES: usize = 1 << 15;

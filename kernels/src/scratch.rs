@@ -1,7 +1,7 @@
 //! Buffers for intermediate results. They are kept for reuse, because getting new memory from the system costs more
 //! than filling it.
 //!
-//! Door: [`Scratch`].
+//! Entry point: [`Scratch`].
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};

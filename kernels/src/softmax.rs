@@ -1,8 +1,8 @@
 //! Softmax, log-softmax and argmax of a row of logits, for sampling.
 //!
-//! Doors: [`softmax`], [`log_softmax`], [`LogSoftmax`] for the logprobs of a few tokens, [`argmax`]. A call computes
-//! one row on the calling thread. Sums have a fixed order: each [`PART_LEN`] logits are summed in sixteen f32 lanes,
-//! and these sums are added in f64.
+//! Entry points: [`softmax`], [`log_softmax`], [`LogSoftmax`] for the logprobs of a few tokens, [`argmax`]. A call
+//! computes one row on the calling thread. Sums have a fixed order: each [`PART_LEN`] logits are summed in sixteen f32
+//! lanes, and these sums are added in f64.
 //!
 //! A logit of minus infinity has probability 0. If any logit is NaN or plus infinity, or all are minus infinity, every
 //! probability and logprob of the row is NaN.

@@ -1,6 +1,6 @@
 //! Reproducible inputs of the tests.
 //!
-//! Door: [`numbers`]. This module is compiled for tests only.
+//! Entry point: [`numbers`]. This module is compiled for tests only.
 
 /// Returns `len` pseudo-random numbers in [-1, 1), determined by `seed`.
 pub(crate) fn numbers(len: usize, seed: u64) -> Vec<f32> {

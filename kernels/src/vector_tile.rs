@@ -1,7 +1,7 @@
 //! Products of blocks with vector instructions instead of tiles: a few rows times 32 columns, summed in registers.
 //!
-//! Doors: [`add_product`], [`add_products_of_row`]. Integer sums are exact, so every instruction set returns the same
-//! bits. Products of bf16 are added pair by pair, in the order of the inputs, whatever the number of rows.
+//! Entry points: [`add_product`], [`add_products_of_row`]. Integer sums are exact, so every instruction set returns the
+//! same bits. Products of bf16 are added pair by pair, in the order of the inputs, whatever the number of rows.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 

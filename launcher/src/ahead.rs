@@ -1,8 +1,8 @@
 //! The commands `compile` and `fit`, which work for a TPU slice on a machine without a TPU. They run in a child with
 //! the environment that libtpu needs.
 //!
-//! Doors: [`run_as_process`] starts the child with the same arguments; [`run_as_child`] executes the command in the
-//! child.
+//! Entry points: [`run_as_process`] starts the child with the same arguments; [`run_as_child`] executes the command in
+//! the child.
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! Parses arguments and environment variables into [`Args`], and reports errors in them.
 //!
-//! Door: [`parse`]. It adds to clap: an empty variable counts as not set, an alias of a flag has a variable too, an
-//! error in a variable names the variable, and only similar names are suggested.
+//! Entry point: [`parse`]. It adds to clap: an empty variable counts as not set, an alias of a flag has a variable too,
+//! an error in a variable names the variable, and only similar names are suggested.
 
 use std::ffi::{OsStr, OsString};
 

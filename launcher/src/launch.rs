@@ -1,7 +1,7 @@
 //! Runs a launch, from its arguments to its end, and prints the plan of a launch.
 //!
-//! Doors: [`run_as_process`] and [`show`]. Both choose a device, look at the machine, and make a [`LaunchPlan`]. A
-//! launch then checks the plan against the machine and passes it to the supervisor.
+//! Entry points: [`run_as_process`] and [`show`]. Both choose a device, look at the machine, and make a [`LaunchPlan`].
+//! A launch then checks the plan against the machine and passes it to the supervisor.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Memory that the shards of one host share: a file without a name that every child inherits.
 //!
-//! Door: [`SharedMemory`]. The launcher creates the file and passes its path to the shards; only shards read and write
-//! it.
+//! Entry point: [`SharedMemory`]. The launcher creates the file and passes its path to the shards; only shards read and
+//! write it.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! `bench`: measures how fast a model runs on this machine's CPU, without a server.
 //!
-//! Door: [`run_as_process`]. Progress goes to stderr if stderr is a terminal; the table goes to stdout.
+//! Entry point: [`run_as_process`]. Progress goes to stderr if stderr is a terminal; the table goes to stdout.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
 //! The header of a GGUF file: the model's metadata, and the offsets of its tensors. The tensors themselves are not
 //! read.
 //!
-//! Door: [`Gguf::open`]. Follows the specification of the format, versions 2 and 3 (`ggml-org/ggml`, docs/gguf.md). A
-//! length for which the file is too short is an error and is never allocated. Only the lists that other code uses are
-//! kept.
+//! Entry point: [`Gguf::open`]. Follows the specification of the format, versions 2 and 3 (`ggml-org/ggml`,
+//! docs/gguf.md). A length for which the file is too short is an error and is never allocated. Only the lists that
+//! other code uses are kept.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Models and samplers as graphs, which are data, and the weights that they read. No code here depends on a device.
 //!
-//! Doors: [`models`] builds the graphs of a model from its config.json, [`sampling`] builds those of samplers,
+//! Entry points: [`models`] builds the graphs of a model from its config.json, [`sampling`] builds those of samplers,
 //! [`weights`] reads checkpoints. A [`graph`] is a list of operations; `layers` are the building blocks that models
 //! share.
 

@@ -1,8 +1,8 @@
 //! Floats as checkpoints store them: little-endian bytes of three types, which can be read as numbers of any of these
 //! types.
 //!
-//! Doors: [`FloatType`], [`read`], [`convert`], [`are_finite`]. A value that the new type cannot represent is rounded
-//! to the nearest one. A conversion to the same type keeps all bits.
+//! Entry points: [`FloatType`], [`read`], [`convert`], [`are_finite`]. A value that the new type cannot represent is
+//! rounded to the nearest one. A conversion to the same type keeps all bits.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Fp8 floats (E4M3): a sign, four bits of exponent and three of mantissa, without infinities (arXiv 2209.05433, and
 //! OCP's *8-bit Floating Point Specification*).
 //!
-//! Doors: [`round_row`] and [`round`]; [`number`], which converts back to f32.
+//! Entry points: [`round_row`] and [`round`]; [`number`], which converts back to f32.
 
 use crate::rounding;
 

@@ -1,8 +1,8 @@
 //! Int4 values that stand for floats: a group of inputs shares a factor, and the weights of an output share a scale.
 //!
-//! Doors: [`scale`] and [`round_group`]; [`round_row`] for both. A weight is `scale · factor · (nibble - 8)`. The
-//! scale, an f32, belongs to the output. The factor, an integer from -15 to 15, belongs to the group. Therefore `factor
-//! · (nibble - 8)` is an int8, and integer sums are exact. (Progressive group quantisation, as in QServe, arXiv
+//! Entry points: [`scale`] and [`round_group`]; [`round_row`] for both. A weight is `scale · factor · (nibble - 8)`.
+//! The scale, an f32, belongs to the output. The factor, an integer from -15 to 15, belongs to the group. Therefore
+//! `factor · (nibble - 8)` is an int8, and integer sums are exact. (Progressive group quantisation, as in QServe, arXiv
 //! 2405.04532, section 4.1.) The sign of a factor is usually such that `nibble - 8` is -8 for the weight of the largest
 //! magnitude in the group.
 

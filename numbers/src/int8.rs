@@ -1,6 +1,6 @@
 //! Int8 values that stand for floats: a value is about its integer times a scale that the values of a row share.
 //!
-//! Doors: [`scale`], [`round`], [`round_row`]. The integers are from -127 to 127, and zero stands for zero.
+//! Entry points: [`scale`], [`round`], [`round_row`]. The integers are from -127 to 127, and zero stands for zero.
 
 use crate::rounding;
 

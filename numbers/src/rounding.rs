@@ -1,6 +1,6 @@
 //! The formats to which floats are quantized.
 //!
-//! Doors: [`Rounding`]; [`scale`], for the rules with one scale per row.
+//! Entry points: [`Rounding`]; [`scale`], for the rules with one scale per row.
 
 use crate::int4;
 

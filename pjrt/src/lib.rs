@@ -1,8 +1,9 @@
 //! A safe wrapper of the PJRT C API, which runs programs on TPUs, on GPUs and on the CPU through XLA. The plugin that
 //! drives the device is opened at run time.
 //!
-//! Doors: [`Plugin::open`], [`Client::new`], [`Client::compile`], [`Client::upload`], [`LoadedExecutable::execute`],
-//! [`Buffer::to_host`]. To compile without a device: [`Topology::new`], [`Topology::compile`].
+//! Entry points: [`Plugin::open`], [`Client::new`], [`Client::compile`], [`Client::upload`],
+//! [`LoadedExecutable::execute`], [`Buffer::to_host`]. To compile without a device: [`Topology::new`],
+//! [`Topology::compile`].
 //!
 //! Every value is `Send + Sync` and keeps the objects alive that it needs, so values may be dropped in any order.
 //! Plugins may be older or newer than the header on which this crate is based (API 0.104): a call of a function that a

@@ -1,7 +1,7 @@
 //! The command line of a shard. A shard reads its flags and their environment variables only here.
 //!
-//! Doors: [`ShardArgs`], and [`ModelArgs`], the arguments that the launcher and other commands take too. The launcher
-//! starts a shard with the arguments from [`ShardArgs::to_argv`], which parse to the same values.
+//! Entry points: [`ShardArgs`], and [`ModelArgs`], the arguments that the launcher and other commands take too. The
+//! launcher starts a shard with the arguments from [`ShardArgs::to_argv`], which parse to the same values.
 
 use std::ffi::OsString;
 use std::num::NonZero;

@@ -1,9 +1,9 @@
 //! One process for one or more devices: loads a model, keeps its KV cache, and computes the steps that the router
 //! requests.
 //!
-//! Doors: [`ShardArgs`], [`run`], [`run_as_process`]. Life of a step: `server` reads a command → `engine` checks it
-//! with `rows` and makes a [`backend::Batch`] → a backend ([`cpu`], [`xla`]) executes the graphs of the model and
-//! of each row's sampler ([`model`]) → `engine` makes the reply → `server` sends it.
+//! Entry points: [`ShardArgs`], [`run`], [`run_as_process`]. Life of a step: `server` reads a command → `engine` checks
+//! it with `rows` and makes a [`backend::Batch`] → a backend ([`cpu`], [`xla`]) executes the graphs of the model and of
+//! each row's sampler ([`model`]) → `engine` makes the reply → `server` sends it.
 //!
 //! **Invariant**: the shard has no policy. It never chooses which row runs, never ends a sequence, never waits on a
 //! timer.

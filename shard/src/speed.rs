@@ -1,7 +1,7 @@
 //! The speed of a model's steps on this processor, without a server, compared with the bounds of the hardware.
 //!
-//! Doors: [`SpeedArgs`], [`measure`]. A decoding step reads every weight, and all keys and values of its rows, so
-//! memory bandwidth limits its speed. The processor's multiply-adds per second limit the speed of reading a prompt.
+//! Entry points: [`SpeedArgs`], [`measure`]. A decoding step reads every weight, and all keys and values of its rows,
+//! so memory bandwidth limits its speed. The processor's multiply-adds per second limit the speed of reading a prompt.
 //! Each line of the report shows a speed, and its share of the limit. Speeds are calculated from the median and from
 //! the shortest time of the steps.
 

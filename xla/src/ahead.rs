@@ -1,9 +1,9 @@
 //! Compiles programs for devices that need not be on this machine, and reports the compiler's statistics for each
 //! program.
 //!
-//! Doors: [`AheadOfTime::open`] for devices of a topology, [`AheadOfTime::attached`] for a device of this machine, then
-//! [`AheadOfTime::compile`]. A server on such devices uses the same programs and cache keys, so it finds the compiled
-//! programs in the cache.
+//! Entry points: [`AheadOfTime::open`] for devices of a topology, [`AheadOfTime::attached`] for a device of this
+//! machine, then [`AheadOfTime::compile`]. A server on such devices uses the same programs and cache keys, so it finds
+//! the compiled programs in the cache.
 
 use std::path::PathBuf;
 use std::sync::Arc;

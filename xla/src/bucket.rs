@@ -1,8 +1,8 @@
 //! The sizes for which programs are compiled, and the choice among them for a step.
 //!
-//! Doors: [`Buckets::new`], [`Buckets::programs`], [`Buckets::plan`]. The functions are pure. A step becomes launches:
-//! one for the rows that decode, and others for prompt chunks. A launch reads one chunk, or several chunks of similar
-//! length if they are short. Every size that a plan can contain is in the list of programs.
+//! Entry points: [`Buckets::new`], [`Buckets::programs`], [`Buckets::plan`]. The functions are pure. A step becomes
+//! launches: one for the rows that decode, and others for prompt chunks. A launch reads one chunk, or several chunks of
+//! similar length if they are short. Every size that a plan can contain is in the list of programs.
 
 use backend::BLOCK_SIZE;
 use backend::Batch;

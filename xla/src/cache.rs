@@ -1,10 +1,10 @@
 //! Compiled programs on disk, so that a start compiles only the programs that no earlier start has compiled.
 //!
-//! Doors: [`key`], [`ProgramCache::entry`], [`Entry::lock_and_load`]. The key of an entry is a hash of everything that
-//! the executable depends on: plugin, devices, program text, flags, and options, which include the device of each rank.
-//! If several processes want the same entry, one of them compiles the program while the others wait. If an entry cannot
-//! be read, a warning is logged and the program is compiled again; if the cache cannot be written, only a warning is
-//! logged.
+//! Entry points: [`key`], [`ProgramCache::entry`], [`Entry::lock_and_load`]. The key of an entry is a hash of
+//! everything that the executable depends on: plugin, devices, program text, flags, and options, which include the
+//! device of each rank. If several processes want the same entry, one of them compiles the program while the others
+//! wait. If an entry cannot be read, a warning is logged and the program is compiled again; if the cache cannot be
+//! written, only a warning is logged.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -1,8 +1,8 @@
 //! Turns programs into executables, several at once. Programs that an earlier start has compiled are loaded from the
 //! cache.
 //!
-//! Doors: [`Compiler::compile`] for the devices of a client, [`Compiler::compile_ahead`] for a topology that need not
-//! be on this machine. The log has one line per program with its source and the time taken.
+//! Entry points: [`Compiler::compile`] for the devices of a client, [`Compiler::compile_ahead`] for a topology that
+//! need not be on this machine. The log has one line per program with its source and the time taken.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

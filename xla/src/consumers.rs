@@ -1,7 +1,7 @@
 //! The programs that consume a decoder's hidden states, and the results of these programs.
 //!
-//! Doors: [`State::consume`] starts the sampler of a launch and the programs for its targets, the prompt tokens whose
-//! log-probabilities are reported; [`Reports`] contains the pending copies of the results to the host;
+//! Entry points: [`State::consume`] starts the sampler of a launch and the programs for its targets, the prompt tokens
+//! whose log-probabilities are reported; [`Reports`] contains the pending copies of the results to the host;
 //! [`Reports::wait`] makes a [`StepOutput`] from them. Each of these programs applies the output head to the hidden
 //! states that it needs, so logits never leave a program.
 

@@ -1,8 +1,8 @@
 //! Numbers of launches.
 //!
-//! Door: [`next`]. Devices that run one program together find each other by the number of the launch: XLA-CPU confuses
-//! overlapping launches with equal numbers, and TPUs use the number to detect hosts that launch in different orders. A
-//! process numbers its launches in order, so processes that run the same steps use the same numbers.
+//! Entry point: [`next`]. Devices that run one program together find each other by the number of the launch: XLA-CPU
+//! confuses overlapping launches with equal numbers, and TPUs use the number to detect hosts that launch in different
+//! orders. A process numbers its launches in order, so processes that run the same steps use the same numbers.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -1,6 +1,6 @@
 //! Devices with PJRT plugins: the graphs are printed as StableHLO and compiled for the sizes of a few buckets.
 //!
-//! Door: [`XlaBackend`]. A step becomes launches ([`bucket`](self)), usually with one transfer in
+//! Entry point: [`XlaBackend`]. A step becomes launches ([`bucket`](self)), usually with one transfer in
 //! ([`step_input`](self)) and one out ([`consumers`](self)). KV caches and token history stay on the device: the
 //! results of a program take over the memory of its arguments. The tokens that one step samples are stored where the
 //! next step reads them, so steps can follow each other without the host.

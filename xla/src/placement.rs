@@ -1,7 +1,7 @@
 //! The devices of a process: their ranks in the model, and their memory.
 //!
-//! Doors: [`ranked_devices`], [`memory_bytes`]. As far as possible, both results depend only on the topology of a
-//! slice, so that a server finds the programs that were compiled ahead of time for it.
+//! Entry points: [`ranked_devices`], [`memory_bytes`]. As far as possible, both results depend only on the topology of
+//! a slice, so that a server finds the programs that were compiled ahead of time for it.
 
 use backend::{LocalRanks, MemoryPlan};
 use pjrt::{Client, Device};

@@ -1,8 +1,8 @@
 //! The programs that a model is compiled to, with their arguments and results.
 //!
-//! Doors: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. A step
-//! runs several programs, each of its own kind. So the number of programs to compile is the sum of the numbers of sizes
-//! of each kind, not their product:
+//! Entry points: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. A
+//! step runs several programs, each of its own kind. So the number of programs to compile is the sum of the numbers of
+//! sizes of each kind, not their product:
 //!
 //! * clear takes no arguments, and returns the states, all zero.
 //! * decoder takes the states (donated), the packed step and the weights. It returns the states, the last hidden states

@@ -1,7 +1,7 @@
 //! Quantizes the rows of one or several matrices, and arranges them in the layout that the devices read.
 //!
-//! Doors: [`types`], [`RoundedRows`]. The crate `numbers` does the rounding, so the values are the same on all devices.
-//! int8 and fp8 values have the layout of the original floats. int4 values are
+//! Entry points: [`types`], [`RoundedRows`]. The crate `numbers` does the rounding, so the values are the same on all
+//! devices. int8 and fp8 values have the layout of the original floats. int4 values are
 //! `[.., groups, inputs of a group, outputs]`, and their factors `[.., groups, outputs]`, so that in both arrays the
 //! outputs are the lanes of vectors. With this layout the program that a TPU's compiler makes multiplies values by
 //! factors while it reads them, and does not write the products to memory.

@@ -1,8 +1,8 @@
 //! The data that stays on the devices between steps, and the launches that change it.
 //!
-//! Door: [`State`]. A launch takes the states that it uses and returns them, so launches that share states run one
-//! after the other on the devices, although the host only starts them and does not wait. A launch runs on all devices
-//! of the process; lists of buffers are `[device][buffer]`.
+//! Entry point: [`State`]. A launch takes the states that it uses and returns them, so launches that share states run
+//! one after the other on the devices, although the host only starts them and does not wait. A launch runs on all
+//! devices of the process; lists of buffers are `[device][buffer]`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The data of a launch's rows, as one array of 32-bit integers, so that one transfer brings it to the device.
 //!
-//! Doors: [`StepShape`], the sizes that a program is compiled for, [`pack`], which fills the array from a batch, and
-//! [`StepShape::ranges`], the offsets of its parts. Floats are stored as their bits. If a launch has fewer rows or
+//! Entry points: [`StepShape`], the sizes that a program is compiled for, [`pack`], which fills the array from a batch,
+//! and [`StepShape::ranges`], the offsets of its parts. Floats are stored as their bits. If a launch has fewer rows or
 //! tokens than its program, the rest of the array is padding: a padding row has 0 tokens, and the program writes
 //! nothing for padding.
 

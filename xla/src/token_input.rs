@@ -1,9 +1,9 @@
 //! The logit biases and token masks of rows, as arrays of 32-bit integers that a sampler reads in addition to the
 //! columns of the packed step.
 //!
-//! Door: [`TokenInput`]. Only [`BatchSampler::Everything`](model::sampling::BatchSampler) reads the arrays, and an
-//! array is sent only for launches with a row that uses it. For the other launches the device keeps one neutral array
-//! per size.
+//! Entry point: [`TokenInput`]. Only [`BatchSampler::Everything`](model::sampling::BatchSampler) reads the arrays, and
+//! an array is sent only for launches with a row that uses it. For the other launches the device keeps one neutral
+//! array per size.
 
 use backend::{Batch, SampledRow};
 use model::sampling::TokenMask;

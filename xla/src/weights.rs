@@ -1,9 +1,9 @@
 //! Loads weights onto the devices.
 //!
-//! Doors: [`upload`], and [`arrays`] for the programs that read the weights. The part of a tensor that belongs to a
-//! rank is copied to the rank's device: unchanged, or converted if the model is loaded in another type, or quantized
-//! (`rounded_rows`). Tensors are copied one at a time, so that the host needs little more memory than the size of the
-//! largest tensor.
+//! Entry points: [`upload`], and [`arrays`] for the programs that read the weights. The part of a tensor that belongs
+//! to a rank is copied to the rank's device: unchanged, or converted if the model is loaded in another type, or
+//! quantized (`rounded_rows`). Tensors are copied one at a time, so that the host needs little more memory than the
+//! size of the largest tensor.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Plugins: shared libraries with the PJRT C API, which are distributed in Python wheels.
 //!
-//! Doors: [`all`] lists the plugins of the table of devices; [`cache_folder`] returns the folder of fetched plugins;
-//! [`find`] finds a plugin on this machine (`search.rs`). No code here opens a plugin, runs Python or uses the network,
-//! because the launcher fetches plugins and the `pjrt` crate loads them.
+//! Entry points: [`all`] lists the plugins of the table of devices; [`cache_folder`] returns the folder of fetched
+//! plugins; [`find`] finds a plugin on this machine (`search.rs`). No code here opens a plugin, runs Python or uses the
+//! network, because the launcher fetches plugins and the `pjrt` crate loads them.
 
 mod plugin;
 mod search;

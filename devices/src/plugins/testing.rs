@@ -1,7 +1,7 @@
 //! Plugins for tests. A test whose plugin is missing is skipped with a message, or fails if the plugin is required.
 //!
-//! Doors: [`plugin_path`] for any plugin; [`with_libtpu`] for libtpu, which reads its environment only once, when it is
-//! loaded, and therefore runs in a child process.
+//! Entry points: [`plugin_path`] for any plugin; [`with_libtpu`] for libtpu, which reads its environment only once,
+//! when it is loaded, and therefore runs in a child process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

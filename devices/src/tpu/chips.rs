@@ -1,6 +1,6 @@
 //! The TPU chips of a machine: the table of their PCI device ids, and the code that detects them.
 //!
-//! Door: [`find`] reads the bus and looks for device nodes below a root directory, but opens no device.
+//! Entry point: [`find`] reads the bus and looks for device nodes below a root directory, but opens no device.
 
 use std::fs;
 use std::path::{Path, PathBuf};

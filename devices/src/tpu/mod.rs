@@ -1,6 +1,6 @@
 //! The device `tpu`: Google's TPUs. `chips.rs` finds their chips.
 //!
-//! Door: [`find`] returns the chips of this machine.
+//! Entry point: [`find`] returns the chips of this machine.
 
 mod chips;
 

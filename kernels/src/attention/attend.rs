@@ -1,11 +1,11 @@
 //! The arithmetic of attention for consecutive tokens of a row and the query heads that share a key head.
 //!
-//! Door: [`Attend`]. Keys are handled in chunks of [`CHUNK_KEYS`] that start at multiples of [`CHUNK_KEYS`], whatever
-//! the step contains. The queries are multiplied with the keys of a chunk, the softmax turns the scores into weights,
-//! and the values, times their weights, are added up. `products` multiplies blocks of queries with keys and values in
-//! place. Tiles, if the CPU has them, need keys and values laid out first. The bits of a query's output do not depend
-//! on the other queries of its task: a product sums each row alone, and a key that a query does not attend counts as
-//! zero.
+//! Entry point: [`Attend`]. Keys are handled in chunks of [`CHUNK_KEYS`] that start at multiples of [`CHUNK_KEYS`],
+//! whatever the step contains. The queries are multiplied with the keys of a chunk, the softmax turns the scores into
+//! weights, and the values, times their weights, are added up. `products` multiplies blocks of queries with keys and
+//! values in place. Tiles, if the CPU has them, need keys and values laid out first. The bits of a query's output do
+//! not depend on the other queries of its task: a product sums each row alone, and a key that a query does not attend
+//! counts as zero.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

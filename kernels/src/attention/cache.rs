@@ -1,8 +1,8 @@
 //! The keys and values that a layer stores, in one of several number types.
 //!
-//! Doors: [`KvCache`], [`KvType`]. A vector is a key or a value, and its place is its index in the cache. The places of
-//! one head in one block are consecutive, and sixteen of them form a group (`groups`). The scale factors of vectors are
-//! stored separately, in the same order: the sixteen factors of a group fill one cache line.
+//! Entry points: [`KvCache`], [`KvType`]. A vector is a key or a value, and its place is its index in the cache. The
+//! places of one head in one block are consecutive, and sixteen of them form a group (`groups`). The scale factors of
+//! vectors are stored separately, in the same order: the sixteen factors of a group fill one cache line.
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! A chunk of keys, or of values, of one key head.
 //!
-//! Doors: [`Chunk`], [`ChunkAhead`].
+//! Entry points: [`Chunk`], [`ChunkAhead`].
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! Paged attention: causal, grouped-query, over K and V caches kept in blocks.
 //!
-//! Doors: [`write_kv`] writes a step's keys and values to a [`KvCache`], then [`paged_attention`] attends. `rows`
-//! computes the places of a row's keys (their indices in the cache), `cache` stores keys and values in one of several
-//! types (`element`), `attend` computes one task, and this file splits a step into tasks.
+//! Entry points: [`write_kv`] writes a step's keys and values to a [`KvCache`], then [`paged_attention`] attends.
+//! `rows` computes the places of a row's keys (their indices in the cache), `cache` stores keys and values in one of
+//! several types (`element`), `attend` computes one task, and this file splits a step into tasks.
 //!
 //! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and
 //! sum. With a window, the token attends only the last of these keys. The output of a token does not depend on the

@@ -1,8 +1,9 @@
 //! Products of a few rows with the keys, or the values, of some groups.
 //!
-//! Doors: [`Product`], which multiplies keys and values in place, with vectors; [`Pairs`] and [`Floats`], the two ways
-//! to multiply. The rows are the left-hand side, keys or values the right-hand side. The number of rows changes how
-//! often memory is read, never the order of additions: each sum is one chain over the words of the right-hand side.
+//! Entry points: [`Product`], which multiplies keys and values in place, with vectors; [`Pairs`] and [`Floats`], the
+//! two ways to multiply. The rows are the left-hand side, keys or values the right-hand side. The number of rows
+//! changes how often memory is read, never the order of additions: each sum is one chain over the words of the
+//! right-hand side.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};

@@ -1,6 +1,6 @@
 //! One query, with the running maximum and sum of its softmax.
 //!
-//! Door: [`Query`].
+//! Entry point: [`Query`].
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! The dimensions of attention, and the place of each key of a row in the cache.
 //!
-//! Doors: [`AttentionShape`], [`AttentionRow`], with which the caller describes a step. This file does not read any
-//! keys or values.
+//! Entry points: [`AttentionShape`], [`AttentionRow`], with which the caller describes a step. This file does not read
+//! any keys or values.
 
 /// The dimensions of a layer's attention.
 #[derive(Debug, Clone, Copy, PartialEq)]

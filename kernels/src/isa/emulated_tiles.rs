@@ -1,8 +1,8 @@
 //! Emulated AMX tiles, for tests on CPUs that lack AMX: tile instructions are illegal there, so a signal handler
 //! emulates them.
 //!
-//! Door: [`install`]. The SIGILL handler decodes the instructions that `amx` assembles, changes the state of this
-//! thread and resumes after them. Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
+//! Entry point: [`install`]. The SIGILL handler decodes the instructions that `amx` assembles, changes the state of
+//! this thread and resumes after them. Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
 //! sections 2.3 (VEX), TILELOADD, TDPBF16PS and TDPBSSD. The handler does not emulate an instruction that a CPU with
 //! tiles would refuse, so that the system ends the process. Rust code does the loads and stores, so that the address
 //! sanitizer checks them.

@@ -1,6 +1,6 @@
 //! Groups of int4 weights in the form in which the instruction sets multiply them.
 //!
-//! Doors: [`Int4Group`], [`GroupOfX`]. `linear::int4` defines the layout of groups in memory.
+//! Entry points: [`Int4Group`], [`GroupOfX`]. `linear::int4` defines the layout of groups in memory.
 
 use super::simd::LANES;
 use crate::lines::Line;

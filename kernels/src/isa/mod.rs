@@ -1,6 +1,6 @@
 //! The instruction set of the kernels: chosen once per process, by detection or by name.
 //!
-//! Doors: [`select`] at start-up, [`active`] afterwards. An operation implements [`Kernel`] over any [`Simd`];
+//! Entry points: [`select`] at start-up, [`active`] afterwards. An operation implements [`Kernel`] over any [`Simd`];
 //! [`Isa::run`] compiles it with the features of the instruction set enabled. To add an instruction set, write its file
 //! with `impl Simd`, add a variant to [`Isa`], and add it to `NAMES`, [`Isa::available`] and the message of
 //! [`IsaError::Unknown`]; the compiler points out the remaining places. This module never reads the environment.

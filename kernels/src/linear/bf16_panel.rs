@@ -1,6 +1,6 @@
 //! Packing of bf16 panels: sixteen rows of the checkpoint at a time become columns.
 //!
-//! Doors: [`PackPairsOfOutputs`] for `tile`, [`PackPairsOfInputs`] for `tiled`.
+//! Entry points: [`PackPairsOfOutputs`] for `tile`, [`PackPairsOfInputs`] for `tiled`.
 
 use half::bf16;
 

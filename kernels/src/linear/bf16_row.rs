@@ -1,8 +1,8 @@
 //! The product of a single bf16 row with vectors instead of tiles, because a single row leaves tiles almost empty and
 //! because vectors wait less for memory.
 //!
-//! Door: [`add_products`]. The function sums in the same order as tiles do, so a row has the same bits alone and in a
-//! batch.
+//! Entry point: [`add_products`]. The function sums in the same order as tiles do, so a row has the same bits alone and
+//! in a batch.
 
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{BLOCK_COLUMNS, Line, RightSide, STEP_LINES, TILE_SIZE};

@@ -1,8 +1,8 @@
 //! Blocks of rows of x for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16 or, with a scale
 //! per row, of int8.
 //!
-//! Door: [`Blocks`]. A row has one line per step or, where int8 is multiplied as 16-bit integers, one line for each of
-//! two parts. Missing inputs of the last step are zero; missing rows of the last block have arbitrary values.
+//! Entry point: [`Blocks`]. A row has one line per step or, where int8 is multiplied as 16-bit integers, one line for
+//! each of two parts. Missing inputs of the last step are zero; missing rows of the last block have arbitrary values.
 
 use std::cell::Cell;
 use std::ops::Range;

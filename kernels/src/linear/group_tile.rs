@@ -1,6 +1,6 @@
 //! Products with int4 weights: a few rows times the 32 outputs of a panel, group by group.
 //!
-//! Door: [`add_product`]. Sums of integers are exact, so every instruction set returns the same bits.
+//! Entry point: [`add_product`]. Sums of integers are exact, so every instruction set returns the same bits.
 
 use super::int4::{self, INT4_STEP_LINES, PANEL_TILES, STEP_GROUPS};
 use crate::isa::{GroupOfX, Kernel, LANES, Simd};

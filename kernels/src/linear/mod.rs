@@ -1,10 +1,10 @@
 //! Linear layers: `y[m, out] = x[m, in] · Wᵀ + bias`, accumulated in f32.
 //!
-//! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step, [`linear_each`] for several layers of the same
-//! x, and [`gated_mlp`] for the three layers of a feed-forward network. `packed_weight` stores the weight in panels of
-//! 32 outputs, `row_blocks` lays x out to match, `tile` multiplies both in registers, and this file divides y among
-//! threads. int8 and int4 weights, and bf16 weights where the CPU has bf16 instructions, use `tiled_weight` and `tiled`
-//! instead.
+//! Entry points: [`PackedWeight::pack`] once at load, [`linear`] at every step, [`linear_each`] for several layers of
+//! the same x, and [`gated_mlp`] for the three layers of a feed-forward network. `packed_weight` stores the weight in
+//! panels of 32 outputs, `row_blocks` lays x out to match, `tile` multiplies both in registers, and this file divides y
+//! among threads. int8 and int4 weights, and bf16 weights where the CPU has bf16 instructions, use `tiled_weight` and
+//! `tiled` instead.
 //!
 //! With float weights, every element of y is one chain of multiply-adds over the inputs in ascending order (with bf16
 //! weights, over pairs of inputs on AVX-512 BF16 and over steps of 32 inputs on AMX), then the bias. With int8 and int4

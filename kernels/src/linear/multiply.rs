@@ -1,6 +1,6 @@
 //! Multiplication of the lines of each format, and conversion of the sums to values.
 //!
-//! Door: [`Multiply`], with an implementation for each [`Format`](super::tiled_weight::Format).
+//! Entry point: [`Multiply`], with an implementation for each [`Format`](super::tiled_weight::Format).
 
 use std::cell::Cell;
 use std::thread::LocalKey;

@@ -1,9 +1,9 @@
 //! A weight matrix packed for the kernels. It is divided into panels of 32 outputs, and a panel has one line of 32
 //! weights for each input.
 //!
-//! Doors: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel is read from start to end, so one row of x reads the
-//! whole weight sequentially, once. Missing outputs of the last panel are zero. int8 and int4 weights have the layout
-//! of `tiled_weight`, and so do bf16 weights where the CPU has bf16 instructions.
+//! Entry points: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel is read from start to end, so one row of x
+//! reads the whole weight sequentially, once. Missing outputs of the last panel are zero. int8 and int4 weights have
+//! the layout of `tiled_weight`, and so do bf16 weights where the CPU has bf16 instructions.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Cuts an output matrix into parts that threads compute independently. A part is a group of rows, limited to a range
 //! of panels (groups of columns).
 //!
-//! Door: [`cut`]. Parts share no element, so each part holds a mutable slice per row.
+//! Entry point: [`cut`]. Parts share no element, so each part holds a mutable slice per row.
 
 /// A part of the output matrix, computed by one task.
 pub(super) struct Part<'a, T> {

@@ -1,6 +1,6 @@
 //! The innermost loops: a few rows times one or more panels, accumulated in registers.
 //!
-//! Door: [`multiply`]. The numbers of rows and panels give enough independent chains to hide the latency of a
+//! Entry point: [`multiply`]. The numbers of rows and panels give enough independent chains to hide the latency of a
 //! multiply-add, and few enough to stay in registers. A chain starts from the value in y, so the inputs may be divided
 //! into passes at any point.
 

@@ -1,7 +1,7 @@
 //! Linear layers as products of blocks: up to 32 rows of x, rounded to the format of the weight, times panels of 32
 //! outputs.
 //!
-//! Doors: [`linear`], [`gated_mlp`]. The inputs are divided into passes. The lines of x of a pass stay in the
+//! Entry points: [`linear`], [`gated_mlp`]. The inputs are divided into passes. The lines of x of a pass stay in the
 //! second-level cache, and the sums are kept from pass to pass. With many blocks, or with int4 weights, a panel is
 //! divided into chunks of a few steps, so that a chunk stays in the first-level cache while all blocks use it. With
 //! AVX2, whose products prefetch the rows of the next step, passes are longer, and only unpacked int4 weights are

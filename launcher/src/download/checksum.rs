@@ -1,7 +1,7 @@
 //! Checks that the bytes of a file are those on the Hub. The ETag of a large file is its SHA-256; the ETag of any other
 //! file is its Git object id.
 //!
-//! Door: [`Checksum`].
+//! Entry point: [`Checksum`].
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};

@@ -1,10 +1,10 @@
 //! Downloads models from the Hugging Face Hub. Before any process starts, a model id `organisation/name` is turned into
 //! a folder in the cache that Python's tools also use. `demo` and local directories are not handled here.
 //!
-//! Doors: [`resolve`] for a launch, [`run_as_process`] for `download-weights`. `settings` reads the environment, `hub`
-//! sends requests, `files` selects, `cache` and `blob` store, `checksum` compares, `snapshot` does a whole download on
-//! its own thread, and `progress` shows it. After a signal this thread is not joined, because the next download
-//! continues from the files that it leaves.
+//! Entry points: [`resolve`] for a launch, [`run_as_process`] for `download-weights`. `settings` reads the environment,
+//! `hub` sends requests, `files` selects, `cache` and `blob` store, `checksum` compares, `snapshot` does a whole
+//! download on its own thread, and `progress` shows it. After a signal this thread is not joined, because the next
+//! download continues from the files that it leaves.
 
 mod blob;
 mod cache;

@@ -1,7 +1,7 @@
 //! Turns arguments into a plan: the children to run, with their arguments, variables and sockets. A plan is a pure
 //! value: no file, socket or process is touched here, so tests can check every plan by looking at it.
 //!
-//! Doors: [`LaunchPlan::new`], and [`text`], which prints a plan.
+//! Entry points: [`LaunchPlan::new`], and [`text`], which prints a plan.
 
 #[cfg(test)]
 mod tests;

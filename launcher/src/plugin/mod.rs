@@ -1,8 +1,8 @@
 //! `text-generation-launcher plugin`: shows the plugins on this machine, and fetches them. It starts no server.
 //!
-//! Doors: [`PluginArgs`], [`run_as_process`]. `fetch` puts a plugin into the cache: `pip` downloads the pinned wheel,
-//! `wheel` checks and unpacks it, and `cache` owns the folder. `list` prints the table of plugins, which are declared
-//! in [`devices::plugins`]. Results go to stdout, progress and errors to stderr.
+//! Entry points: [`PluginArgs`], [`run_as_process`]. `fetch` puts a plugin into the cache: `pip` downloads the pinned
+//! wheel, `wheel` checks and unpacks it, and `cache` owns the folder. `list` prints the table of plugins, which are
+//! declared in [`devices::plugins`]. Results go to stdout, progress and errors to stderr.
 
 mod cache;
 mod error;

@@ -1,8 +1,8 @@
 //! Finds reasons why a shard cannot open its chips, before the shard starts: missing rights, a chip in use, or a lock
 //! that another process holds.
 //!
-//! Door: [`check`]. libtpu reports most of these problems too, but minutes later, in other words, or not at all. The
-//! check removes no file, because a file may belong to another user.
+//! Entry point: [`check`]. libtpu reports most of these problems too, but minutes later, in other words, or not at all.
+//! The check removes no file, because a file may belong to another user.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

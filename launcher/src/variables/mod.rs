@@ -1,9 +1,9 @@
 //! The environment variables that the launcher sets for its children.
 //!
-//! Doors: [`environment`], the variables that the user set; [`without_secrets`], a command whose child does not inherit
-//! secrets; [`variables`], the variables of a child: first those of `table.rs` that its slice needs, then those of its
-//! device. The user's own value wins, with two exceptions: from a list of visible chips each child gets only its own
-//! chips, and missing flags are appended to `LIBTPU_INIT_ARGS`.
+//! Entry points: [`environment`], the variables that the user set; [`without_secrets`], a command whose child does not
+//! inherit secrets; [`variables`], the variables of a child: first those of `table.rs` that its slice needs, then those
+//! of its device. The user's own value wins, with two exceptions: from a list of visible chips each child gets only its
+//! own chips, and missing flags are appended to `LIBTPU_INIT_ARGS`.
 
 mod table;
 

@@ -1,6 +1,6 @@
 //! Counts the multiply-adds of a graph.
 //!
-//! Door: [`Graph::multiply_adds`].
+//! Entry point: [`Graph::multiply_adds`].
 
 use super::{Graph, Op, Value};
 

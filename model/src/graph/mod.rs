@@ -1,10 +1,10 @@
 //! A model or a sampler as data: a list of operations. The shape and type of each operation are checked when it is
 //! added.
 //!
-//! Doors: [`Graph`] and its builders (`model_ops` for models, `sampling_ops` for samplers), [`Value`], the handle of a
-//! node's result, and [`Op`]. Layers and models build graphs, and backends execute them; a graph knows neither. To add
-//! an operation, write its variant in `op` and its builder; the compiler then reports the matches in backends that lack
-//! it. [`quantized`] decides which weights of finished graphs are quantized.
+//! Entry points: [`Graph`] and its builders (`model_ops` for models, `sampling_ops` for samplers), [`Value`], the
+//! handle of a node's result, and [`Op`]. Layers and models build graphs, and backends execute them; a graph knows
+//! neither. To add an operation, write its variant in `op` and its builder; the compiler then reports the matches in
+//! backends that lack it. [`quantized`] decides which weights of finished graphs are quantized.
 
 mod arithmetic;
 mod model_ops;

@@ -1,9 +1,9 @@
 //! Decides which weights of a model's graphs are quantized.
 //!
-//! Door: [`quantized`]. The matrices of linear layers and of experts are quantized, even if an embedding shares them. A
-//! matrix whose outputs choose experts is not quantized, because it is small and its errors would send tokens to other
-//! experts. The matrix of the output head keeps at least 8 bits, because its errors directly affect which token is
-//! chosen.
+//! Entry point: [`quantized`]. The matrices of linear layers and of experts are quantized, even if an embedding shares
+//! them. A matrix whose outputs choose experts is not quantized, because it is small and its errors would send tokens
+//! to other experts. The matrix of the output head keeps at least 8 bits, because its errors directly affect which
+//! token is chosen.
 
 use std::collections::HashMap;
 use std::sync::Arc;

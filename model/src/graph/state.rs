@@ -1,7 +1,7 @@
 //! The states that a model keeps between steps, as data: backends allocate states, lay them out and count their bytes
 //! from a graph's list of states.
 //!
-//! Doors: [`StateSpec`], whose comment says how to add one, [`Graph::states`](super::Graph::states), and
+//! Entry points: [`StateSpec`], whose comment says how to add one, [`Graph::states`](super::Graph::states), and
 //! [`StateBytes`], the bytes of all states. Operations name the states that they read and write by [`StateId`].
 
 use super::DType;

@@ -1,8 +1,8 @@
 //! Descriptions of weights, and the part of each weight that a rank has.
 //!
-//! Doors: [`WeightSpec`], and [`Source`] for weights that are not stored as they are used. A graph is the same for all
-//! ranks, because the size of a part does not depend on the rank; only its offset does, see [`WeightSpec::part`]. Sizes
-//! that the ranks do not divide are rounded up, and the last parts are padded with zeros.
+//! Entry points: [`WeightSpec`], and [`Source`] for weights that are not stored as they are used. A graph is the same
+//! for all ranks, because the size of a part does not depend on the rank; only its offset does, see
+//! [`WeightSpec::part`]. Sizes that the ranks do not divide are rounded up, and the last parts are padded with zeros.
 
 use numbers::{FloatType, Rounding};
 

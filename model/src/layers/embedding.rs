@@ -1,6 +1,6 @@
 //! Token embedding, and the output layer that may share its table.
 //!
-//! Door: [`Embedding`]. Ranks split the vocabulary.
+//! Entry point: [`Embedding`]. Ranks split the vocabulary.
 
 use super::{Linear, WeightScope};
 use crate::graph::{Graph, GraphError, Partition, Value, WeightSpec};

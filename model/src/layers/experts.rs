@@ -1,7 +1,7 @@
 //! Mixture of experts (Shazeer et al., 2017): a router chooses a few of many feed-forward networks for each token.
 //!
-//! Door: [`Experts`]. Ranks split the experts: each rank sums the outputs of its own experts, and then the sums of all
-//! ranks are added. A model may add a shared expert, a network that every token passes.
+//! Entry point: [`Experts`]. Ranks split the experts: each rank sums the outputs of its own experts, and then the sums
+//! of all ranks are added. A model may add a shared expert, a network that every token passes.
 
 use super::{GatedMlp, Linear, LinearSize, MlpSize, WeightScope};
 use crate::graph::{Activation, Binary, ExpertsSpec, Graph, GraphError, Partition, RouterSpec, Value, WeightSpec};

@@ -1,6 +1,7 @@
 //! The output head, which computes logits from hidden states.
 //!
-//! Door: [`Head`]: a linear layer over the vocabulary, and the scaling and bounding of its outputs in some models.
+//! Entry point: [`Head`]: a linear layer over the vocabulary, and the scaling and bounding of its outputs in some
+//! models.
 
 use super::Linear;
 use crate::graph::{Graph, GraphError, Value};

@@ -1,8 +1,8 @@
 //! The numbers of ranks that can share the heads of attention.
 //!
-//! Door: [`check_heads`]. Every rank has the same number of whole attention heads. The queries of a rank attend only to
-//! the keys and values of their own groups, so the rank has the KV heads of those groups. If there are fewer KV heads
-//! than ranks, each rank has a copy of one KV head.
+//! Entry point: [`check_heads`]. Every rank has the same number of whole attention heads. The queries of a rank attend
+//! only to the keys and values of their own groups, so the rank has the KV heads of those groups. If there are fewer KV
+//! heads than ranks, each rank has a copy of one KV head.
 
 /// The error of a number of ranks that cannot share a model's attention heads.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

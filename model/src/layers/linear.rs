@@ -1,7 +1,7 @@
 //! Linear layers, and their split among the ranks of a model (Megatron style).
 //!
-//! Door: [`Linear`], made by [`Linear::column`], [`Linear::row`] or [`Linear::vocab`]. The outputs of a column layer
-//! are the inputs of a row layer.
+//! Entry point: [`Linear`], made by [`Linear::column`], [`Linear::row`] or [`Linear::vocab`]. The outputs of a column
+//! layer are the inputs of a row layer.
 
 use super::WeightScope;
 use crate::graph::{Graph, GraphError, Partition, Value, WeightSpec};

@@ -1,7 +1,7 @@
 //! Feed-forward networks: with a gate (Shazeer, 2020) as in Llama, and without a gate as in the first transformers.
 //!
-//! Doors: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension. Features that are padding stay zero,
-//! because their weights are zero and every activation of a feed-forward network maps zero to zero.
+//! Entry points: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension. Features that are padding stay
+//! zero, because their weights are zero and every activation of a feed-forward network maps zero to zero.
 
 use super::{Linear, LinearSize, WeightScope};
 use crate::graph::{Activation, Graph, GraphError, Value};

@@ -1,7 +1,7 @@
 //! Normalisations: by the root mean square (Zhang and Sennrich, 2019), and by mean and variance (Ba et al., 2016).
 //!
-//! Doors: [`Norm`], over one vector or head, and [`HeadsNorm`], over all heads together. A rank has the whole weight of
-//! a norm, or the part for its own heads.
+//! Entry points: [`Norm`], over one vector or head, and [`HeadsNorm`], over all heads together. A rank has the whole
+//! weight of a norm, or the part for its own heads.
 
 use super::WeightScope;
 use crate::graph::{Binary, Graph, GraphError, Partition, Unary, Value, WeightSpec};

@@ -1,8 +1,8 @@
 //! Names of weights: a scope is a node in the checkpoint's tree of names.
 //!
-//! Door: [`WeightScope`]. A scope also has two properties of the whole model, the type in which weights are loaded and
-//! the number of ranks that share them. For layers whose weights are not stored as they are used, a scope also has the
-//! form in which they are stored.
+//! Entry point: [`WeightScope`]. A scope also has two properties of the whole model, the type in which weights are
+//! loaded and the number of ranks that share them. For layers whose weights are not stored as they are used, a scope
+//! also has the form in which they are stored.
 
 use numbers::FloatType;
 

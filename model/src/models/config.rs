@@ -1,8 +1,8 @@
 //! Typed reading of `config.json` and `generation_config.json`, with errors that name the key, its value and the
 //! allowed values.
 //!
-//! Door: [`Config`]. A key that is null counts as absent, as in Hugging Face's code. This file interprets only the few
-//! keys that all models have; `rope_config` and the files of models interpret the rest.
+//! Entry point: [`Config`]. A key that is null counts as absent, as in Hugging Face's code. This file interprets only
+//! the few keys that all models have; `rope_config` and the files of models interpret the rest.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! A description of a decoder: the common structure of all model families, with a field for each property in which they
 //! differ.
 //!
-//! Doors: [`Decoder::llama`] reads config.json as if it described a Llama; a family's file then changes the fields in
-//! which its models differ from Llama; [`Decoder::build`] builds the graph.
+//! Entry points: [`Decoder::llama`] reads config.json as if it described a Llama; a family's file then changes the
+//! fields in which its models differ from Llama; [`Decoder::build`] builds the graph.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The sampling defaults in a model's `generation_config.json`.
 //!
-//! Door: [`read`]. As in transformers, only the repetition penalty counts unless `do_sample` is true. The
+//! Entry point: [`read`]. As in transformers, only the repetition penalty counts unless `do_sample` is true. The
 //! end-of-sequence tokens in the same file are read by [`Config`](super::Config).
 
 use proto::SamplingDefaults;

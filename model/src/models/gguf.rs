@@ -1,6 +1,6 @@
 //! The metadata of a GGUF file, translated to the config.json of the same model.
 //!
-//! Door: [`config`]. The names are those of llama.cpp's converter (`gguf-py/gguf/constants.py`,
+//! Entry point: [`config`]. The names are those of llama.cpp's converter (`gguf-py/gguf/constants.py`,
 //! `convert_hf_to_gguf.py`). The converter omits some values that llama.cpp derives from the size of the model; this
 //! file derives them in the same way.
 

@@ -1,8 +1,8 @@
 //! Keys of config.json that change the computation of some model, each with the value that changes nothing.
 //!
-//! Door: [`require`]. A family names the keys that it understands. All other keys of this list must be absent, null or
-//! neutral, or the checkpoint is refused. Without this check, a checkpoint with a variation that the family's file does
-//! not know would generate nonsense.
+//! Entry point: [`require`]. A family names the keys that it understands. All other keys of this list must be absent,
+//! null or neutral, or the checkpoint is refused. Without this check, a checkpoint with a variation that the family's
+//! file does not know would generate nonsense.
 
 use super::{Config, ModelError};
 

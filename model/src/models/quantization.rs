@@ -1,6 +1,6 @@
 //! `quantization_config` of config.json, which says how the matrices of a checkpoint are stored.
 //!
-//! Door: [`read`]. Keys that concern only activations, such as `activation_scheme`, are ignored, because a model
+//! Entry point: [`read`]. Keys that concern only activations, such as `activation_scheme`, are ignored, because a model
 //! computes with floats in any case. The names and types of a layer's tensors show whether the layer is quantized.
 //!
 //! | `quant_method` | made by |

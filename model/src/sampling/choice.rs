@@ -1,6 +1,6 @@
 //! The choice of a token from log-probabilities, and the report of the best tokens.
 //!
-//! Doors: [`choose`], [`top_tokens`]. Both read the scores after all processors.
+//! Entry points: [`choose`], [`top_tokens`]. Both read the scores after all processors.
 
 use super::Column;
 use crate::graph::{Graph, GraphError, Unary, Value};

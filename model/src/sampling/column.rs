@@ -1,7 +1,7 @@
 //! Columns: the parameters that samplers read, with one number for each row.
 //!
-//! Door: [`Column`]. The file of a processor owns the columns that it reads; [`columns`](super::columns) lists all of
-//! them.
+//! Entry point: [`Column`]. The file of a processor owns the columns that it reads; [`columns`](super::columns) lists
+//! all of them.
 
 use proto::SamplingParams;
 

@@ -1,6 +1,6 @@
 //! Frequency penalty, as OpenAI defines it: a token becomes less likely each time it is generated.
 //!
-//! Door: [`PROCESSOR`]. The prompt does not count; a negative penalty makes repeated tokens likelier.
+//! Entry point: [`PROCESSOR`]. The prompt does not count; a negative penalty makes repeated tokens likelier.
 
 use super::BatchSampler::Penalising;
 use super::{Column, Processor};

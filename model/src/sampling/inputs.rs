@@ -1,7 +1,7 @@
 //! The sampling parameters of a step's rows as columns, in the layout that devices read.
 //!
-//! Door: [`SamplingInputs`]. Columns that only random sampling reads have neutral values for greedy rows. So a graph
-//! with all processors chooses the same token for a greedy row as the row's own graph.
+//! Entry point: [`SamplingInputs`]. Columns that only random sampling reads have neutral values for greedy rows. So a
+//! graph with all processors chooses the same token for a greedy row as the row's own graph.
 
 use proto::SamplingParams;
 

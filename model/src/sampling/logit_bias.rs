@@ -1,7 +1,7 @@
 //! Logit bias, as OpenAI defines it: a number added to the scores of the tokens that the request names, before
 //! sampling.
 //!
-//! Door: [`PROCESSOR`]. It applies to greedy rows too. It runs before the penalties, as in vLLM and transformers
+//! Entry point: [`PROCESSOR`]. It applies to greedy rows too. It runs before the penalties, as in vLLM and transformers
 //! (`SequenceBiasLogitsProcessor`).
 
 use super::BatchSampler::Everything;

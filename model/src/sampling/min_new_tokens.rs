@@ -1,7 +1,8 @@
 //! The minimum number of new tokens: a row may not end before it has generated that many.
 //!
-//! Door: [`PROCESSOR`]. The rule is that of transformers' `MinNewTokensLengthLogitsProcessor`. The end-of-sequence
-//! tokens are data of the step, not of the graph, so a compiled program does not depend on `generation_config.json`.
+//! Entry point: [`PROCESSOR`]. The rule is that of transformers' `MinNewTokensLengthLogitsProcessor`. The
+//! end-of-sequence tokens are data of the step, not of the graph, so a compiled program does not depend on
+//! `generation_config.json`.
 
 use super::BatchSampler::Penalising;
 use super::Processor;

@@ -1,6 +1,6 @@
 //! Min-p (Nguyen et al., 2024): drops tokens that are much less probable than the best one.
 //!
-//! Door: [`PROCESSOR`]. vLLM and transformers (`MinPLogitsWarper`) have the same rule. The order is that of
+//! Entry point: [`PROCESSOR`]. vLLM and transformers (`MinPLogitsWarper`) have the same rule. The order is that of
 //! transformers: after temperature, top-k and top-p, before typical-p.
 
 use super::BatchSampler::Drawing;

@@ -1,6 +1,6 @@
 //! Presence penalty, as OpenAI defines it: a generated token becomes less likely, however often it occurs.
 //!
-//! Door: [`PROCESSOR`]. The prompt does not count; a negative penalty makes repeated tokens likelier.
+//! Entry point: [`PROCESSOR`]. The prompt does not count; a negative penalty makes repeated tokens likelier.
 
 use super::BatchSampler::Penalising;
 use super::{Column, Processor};

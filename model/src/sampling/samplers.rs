@@ -1,8 +1,8 @@
 //! The graphs of samplers. A device that runs rows one by one has a graph for each combination of processors, choice
 //! and report in use; a device that runs batches has four graphs.
 //!
-//! Doors: [`Samplers`] for a device that runs each row's own graph, [`BatchSampler`] for a device that compiles graphs
-//! ahead of time.
+//! Entry points: [`Samplers`] for a device that runs each row's own graph, [`BatchSampler`] for a device that compiles
+//! graphs ahead of time.
 
 use std::collections::HashMap;
 use std::sync::Arc;

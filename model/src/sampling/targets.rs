@@ -1,6 +1,6 @@
 //! The report about the tokens of a prompt, which are given and not chosen.
 //!
-//! Door: [`target_graph`]. The parameters that steer the choice of a token do not apply here.
+//! Entry point: [`target_graph`]. The parameters that steer the choice of a token do not apply here.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Temperature: a low temperature sharpens the distribution, a high temperature flattens it.
 //!
-//! Door: [`PROCESSOR`]. A greedy row runs the processor only where one compiled sampler serves all rows of a batch, and
-//! then with a temperature of 1.
+//! Entry point: [`PROCESSOR`]. A greedy row runs the processor only where one compiled sampler serves all rows of a
+//! batch, and then with a temperature of 1.
 
 use super::BatchSampler::Drawing;
 use super::{Column, Processor};

@@ -1,6 +1,6 @@
 //! The tokens of the vocabulary that a row may choose in a step.
 //!
-//! Door: [`TokenMask`]. A mask arrives as bytes and is kept as words, the layout that devices read.
+//! Entry point: [`TokenMask`]. A mask arrives as bytes and is kept as words, the layout that devices read.
 
 use std::sync::Arc;
 

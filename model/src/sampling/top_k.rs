@@ -1,6 +1,6 @@
 //! Top-k: keeps only the k best tokens, and those that tie with the k-th.
 //!
-//! Door: [`PROCESSOR`]. A k of 0, or one beyond the vocabulary, keeps all tokens.
+//! Entry point: [`PROCESSOR`]. A k of 0, or one beyond the vocabulary, keeps all tokens.
 
 use super::BatchSampler::Drawing;
 use super::{Column, Processor};

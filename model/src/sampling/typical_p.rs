@@ -1,6 +1,6 @@
 //! Locally typical sampling (Meister et al., 2022).
 //!
-//! Door: [`PROCESSOR`]. It keeps the tokens whose information content is closest to the expected one.
+//! Entry point: [`PROCESSOR`]. It keeps the tokens whose information content is closest to the expected one.
 
 use super::BatchSampler::Drawing;
 use super::{Column, Processor};

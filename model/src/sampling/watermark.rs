@@ -2,9 +2,9 @@
 //! likelier. A reader who knows which tokens are green finds more of them in a watermarked text than chance would
 //! produce.
 //!
-//! Door: [`PROCESSOR`]. As in TGI, the previous token seeds the choice of green tokens, and the watermark runs before
-//! all other processors. TGI permutes the vocabulary with torch's generator; here a hash decides which tokens are
-//! green, the same on every device ([`Op::ContextUniform`](crate::graph::Op)).
+//! Entry point: [`PROCESSOR`]. As in TGI, the previous token seeds the choice of green tokens, and the watermark runs
+//! before all other processors. TGI permutes the vocabulary with torch's generator; here a hash decides which tokens
+//! are green, the same on every device ([`Op::ContextUniform`](crate::graph::Op)).
 
 use super::BatchSampler::Everything;
 use super::{Column, Processor};

@@ -1,7 +1,7 @@
 //! The tensors of a GGUF file, under their names in a Hugging Face checkpoint.
 //!
-//! Doors: [`places`], [`rope_factors`]. Candle decodes blocks of quantized values. A block type that candle does not
-//! know is an error that names the tensor.
+//! Entry points: [`places`], [`rope_factors`]. Candle decodes blocks of quantized values. A block type that candle does
+//! not know is an error that names the tensor.
 
 use candle_core::quantized::GgmlDType;
 use model_files::Gguf;

@@ -1,6 +1,6 @@
 //! `model.safetensors.index.json`: the list of files of a large checkpoint.
 //!
-//! Door: [`file_names`]. Only the names of the files are read, because the files themselves list their tensors.
+//! Entry point: [`file_names`]. Only the names of the files are read, because the files themselves list their tensors.
 
 use std::collections::BTreeSet;
 

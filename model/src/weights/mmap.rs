@@ -1,7 +1,7 @@
 //! A file mapped into memory, read-only. The only unsafe code of this crate.
 //!
-//! Doors: [`MappedFile::open`], [`MappedFile::give_back`]. Pages are read from disk when they are touched, and the
-//! system may drop them again.
+//! Entry points: [`MappedFile::open`], [`MappedFile::give_back`]. Pages are read from disk when they are touched, and
+//! the system may drop them again.
 
 #![expect(unsafe_code, reason = "the file may change behind a mapping; see the SAFETY comments")]
 

@@ -1,11 +1,11 @@
 //! The tensors of a checkpoint: safetensors files on disk, mapped into memory, or bytes of the executable.
 //!
-//! Doors: [`Checkpoint::open`], then [`Checkpoint::read`] for each [`WeightSpec`] of a graph and each rank. An error
-//! names the file, and the tensor if one is at fault. Errors include: a file is cut short; a tensor is missing, is in
-//! two files, has another shape or type than the model expects, or contains an infinity or a NaN. A part is borrowed
-//! from the file if the weight is a whole tensor of floats and the part is a range of its rows without padding;
-//! otherwise the part is copied. Only tensors that are not stored as floats are converted here; the backend converts
-//! the rest.
+//! Entry points: [`Checkpoint::open`], then [`Checkpoint::read`] for each [`WeightSpec`] of a graph and each rank. An
+//! error names the file, and the tensor if one is at fault. Errors include: a file is cut short; a tensor is missing,
+//! is in two files, has another shape or type than the model expects, or contains an infinity or a NaN. A part is
+//! borrowed from the file if the weight is a whole tensor of floats and the part is a range of its rows without
+//! padding; otherwise the part is copied. Only tensors that are not stored as floats are converted here; the backend
+//! converts the rest.
 
 mod encoding;
 mod error;

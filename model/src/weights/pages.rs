@@ -1,7 +1,7 @@
 //! Bytes of a checkpoint's files, and the memory that reading them takes.
 //!
-//! Doors: [`FileBytes`], [`Pages`]. Pages that were read are returned to the system when a [`Pages`] is dropped, or
-//! every few MiB while a tensor is read, so that weights that were converted and packed are not in memory twice.
+//! Entry points: [`FileBytes`], [`Pages`]. Pages that were read are returned to the system when a [`Pages`] is dropped,
+//! or every few MiB while a tensor is read, so that weights that were converted and packed are not in memory twice.
 
 use std::ops::Range;
 

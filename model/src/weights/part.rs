@@ -1,8 +1,8 @@
 //! A rank's part of a weight, read by rows. Rows are borrowed from the file if the weight is a whole tensor of floats
 //! that ranks split by rows, and no padding is needed; otherwise they are gathered into new memory.
 //!
-//! Doors: [`TensorPart::rows`], [`TensorPart::all`]. The part records the first tensor in which it reads an infinity or
-//! a NaN.
+//! Entry points: [`TensorPart::rows`], [`TensorPart::all`]. The part records the first tensor in which it reads an
+//! infinity or a NaN.
 
 use std::borrow::Cow;
 use std::ops::Range;

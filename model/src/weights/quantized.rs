@@ -1,7 +1,7 @@
 //! Finds the tensors of an encoded matrix, which have other names than the tensor that the model requests.
 //!
-//! Door: [`find`]. The checkpoint's [`Quantization`] determines the names, and the shapes of the tensors determine the
-//! sizes of groups.
+//! Entry point: [`find`]. The checkpoint's [`Quantization`] determines the names, and the shapes of the tensors
+//! determine the sizes of groups.
 
 use safetensors::Dtype;
 

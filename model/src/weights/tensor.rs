@@ -1,6 +1,6 @@
 //! One tensor of a checkpoint: floats as stored in a file, or an encoded matrix from which floats are computed.
 //!
-//! Door: [`StoredTensor`]. The index of an element is its index in row-major order.
+//! Entry point: [`StoredTensor`]. The index of an element is its index in row-major order.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Estimates the memory that a request's body takes, and reserves that number of bytes in the memory budget.
 //!
-//! Doors: [`JsonCost`], which estimates the memory from the bytes as they arrive; [`BodyMemory`], the bytes taken from
-//! the budget; and [`RequestMemory`], which holds them until the handler is done.
+//! Entry points: [`JsonCost`], which estimates the memory from the bytes as they arrive; [`BodyMemory`], the bytes
+//! taken from the budget; and [`RequestMemory`], which holds them until the handler is done.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

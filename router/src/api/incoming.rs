@@ -1,6 +1,7 @@
 //! Receives the bytes of a request's body, with limits of size, speed and memory.
 //!
-//! Door: [`IncomingBody::read`]. No more bytes than the limit are kept in memory, whatever `Content-Length` says.
+//! Entry point: [`IncomingBody::read`]. No more bytes than the limit are kept in memory, whatever `Content-Length`
+//! says.
 
 use std::time::Duration;
 

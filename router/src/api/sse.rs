@@ -1,9 +1,9 @@
 //! Generations as server-sent events: one JSON object per event, a comment while nothing happens, and an error as the
 //! last event.
 //!
-//! Doors: [`event_stream`] turns any [`Events`] into a response; [`NativeEvents`] are the events of TGI's routes, whose
-//! streams have no end marker. Events that are ready at the same time are sent together. When a client disconnects, the
-//! stream and its generations are dropped.
+//! Entry points: [`event_stream`] turns any [`Events`] into a response; [`NativeEvents`] are the events of TGI's
+//! routes, whose streams have no end marker. Events that are ready at the same time are sent together. When a client
+//! disconnects, the stream and its generations are dropped.
 
 use std::convert::Infallible;
 use std::future::Future;

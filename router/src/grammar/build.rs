@@ -1,6 +1,6 @@
 //! Compiles a grammar in steps, and checks between the steps if anybody still waits for the grammar.
 //!
-//! Door: [`GrammarBuilder`].
+//! Entry point: [`GrammarBuilder`].
 
 use std::sync::{Arc, OnceLock};
 

@@ -2,7 +2,7 @@
 //! decides about other members. TGI, OpenAI and llama.cpp do the same. JSON schema itself leaves objects open, and then
 //! a model would go on inventing members.
 //!
-//! Door: [`close`]. Several schemas may describe one object together (`allOf`, or `$ref` or `anyOf` beside other
+//! Entry point: [`close`]. Several schemas may describe one object together (`allOf`, or `$ref` or `anyOf` beside other
 //! keywords). Such an object has the members of all these schemas, so it is closed as a whole: if one of the schemas
 //! were closed alone, it would forbid the members of the others. A `$ref` in such a schema is changed to point to a
 //! copy of its target that is not closed.

@@ -1,8 +1,8 @@
 //! Limits the work of following a grammar. `llguidance` limits the number of its steps, but counts some expensive work
 //! as a single step.
 //!
-//! Door: [`check`]. The work is estimated from the expressions of the terminals, so the grammar's notation makes no
-//! difference.
+//! Entry point: [`check`]. The work is estimated from the expressions of the terminals, so the grammar's notation makes
+//! no difference.
 
 use llguidance::api::ParserLimits;
 use llguidance::derivre::raw::ExprSet;

@@ -1,9 +1,9 @@
 //! Limits the memory of the matchers with which sequences follow grammars, because an expression of a few bytes can
 //! have states that take many GB.
 //!
-//! Door: [`HeldBytes`], the bytes that one sequence holds of the [`MatcherBytes`] of all sequences. All sequences
-//! together may hold half of the memory budget for grammars. The rest is for grammars that are being compiled or are
-//! kept.
+//! Entry point: [`HeldBytes`], the bytes that one sequence holds of the [`MatcherBytes`] of all sequences. All
+//! sequences together may hold half of the memory budget for grammars. The rest is for grammars that are being compiled
+//! or are kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! The key of a kept grammar: a hash of 128 bits. The grammar itself may take megabytes.
 //!
-//! Door: [`GrammarKeys`]. The hash is seeded at random in each process, so nobody can search for two grammars with the
-//! same key.
+//! Entry point: [`GrammarKeys`]. The hash is seeded at random in each process, so nobody can search for two grammars
+//! with the same key.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::io;

@@ -1,6 +1,6 @@
 //! Converts the tokenizer of a GGUF file to the tokenizer.json of the same model.
 //!
-//! Doors: [`tokenizer_json`], [`tokenizer_config`]. A GGUF file only names the rule that splits texts into words
+//! Entry points: [`tokenizer_json`], [`tokenizer_config`]. A GGUF file only names the rule that splits texts into words
 //! (`tokenizer.ggml.pre`). The names are llama.cpp's (`src/llama-vocab.cpp`), and the rules were copied from the
 //! models' own tokenizer.json. A name that is not in [`CUTS`] is an error, because a guess could produce other tokens
 //! than the model was trained on.

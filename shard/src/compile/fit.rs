@@ -1,7 +1,7 @@
 //! `fit`: reports whether a model fits on a TPU slice, and if it does not, which flag to change.
 //!
-//! Door: [`run`]. The largest program of each kind is compiled to find out how much scratch memory it needs; no program
-//! is stored.
+//! Entry point: [`run`]. The largest program of each kind is compiled to find out how much scratch memory it needs; no
+//! program is stored.
 
 use std::fmt::Write as _;
 

@@ -1,8 +1,8 @@
 //! `compile`: compiles every program of a model for a TPU slice, on a machine without TPUs.
 //!
-//! Doors: [`CompileArgs`], [`run`], and [`fit`] with its [`PlanArgs`]. No weights are read. A server on such a slice
-//! compiles nothing if it has the same limits and the program cache that `compile` has filled. `topology` parses the
-//! names of slices; `table` prints the compiler's statistics.
+//! Entry points: [`CompileArgs`], [`run`], and [`fit`] with its [`PlanArgs`]. No weights are read. A server on such a
+//! slice compiles nothing if it has the same limits and the program cache that `compile` has filled. `topology` parses
+//! the names of slices; `table` prints the compiler's statistics.
 
 mod fit;
 mod table;

@@ -1,6 +1,6 @@
 //! The model's sizes and the compiler's statistics for each program, formatted as a plain-text table.
 //!
-//! Door: [`print`].
+//! Entry point: [`print`].
 
 use backend::BLOCK_SIZE;
 use xla::ProgramFigures;

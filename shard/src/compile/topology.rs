@@ -1,7 +1,7 @@
 //! Names of TPU slices, and the topology options of libtpu for each.
 //!
-//! Door: [`Slice`]. A slice is `generation:shape`, the shape in chips. A program compiled with these options is the
-//! same as one compiled on such a slice. The options are those that libtpu chooses on live hosts. Where we choose
+//! Entry point: [`Slice`]. A slice is `generation:shape`, the shape in chips. A program compiled with these options is
+//! the same as one compiled on such a slice. The options are those that libtpu chooses on live hosts. Where we choose
 //! better options, processes on live hosts get these too.
 
 use pjrt::Value;

@@ -1,8 +1,8 @@
 //! The checks of a launch before any weight is read: number types, the model's description, and limits that exceed the
 //! model or the machine.
 //!
-//! Door: [`check`]. Limits are compared with the host memory that is free before the weights are loaded. Hence a launch
-//! that passes may still fail later, but a launch that would succeed never fails here.
+//! Entry point: [`check`]. Limits are compared with the host memory that is free before the weights are loaded. Hence a
+//! launch that passes may still fail later, but a launch that would succeed never fails here.
 
 use backend::{LocalRanks, MemoryPlan, Processors};
 use devices::plugins::Surroundings;

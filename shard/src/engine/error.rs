@@ -1,7 +1,7 @@
 //! The errors of the engine, and the kind that the router receives with each of them.
 //!
-//! Door: [`EngineError`]. Messages name the setting, its value and the allowed values. The router's decisions depend
-//! only on the kind.
+//! Entry point: [`EngineError`]. Messages name the setting, its value and the allowed values. The router's decisions
+//! depend only on the kind.
 
 use backend::{BackendError, Fault};
 use collectives::CollectiveError;

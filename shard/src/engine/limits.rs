@@ -1,7 +1,7 @@
 //! The limits of a model's steps, from the client's wishes, the model's maximum and the available memory.
 //!
-//! Door: [`choose`], a pure function. `compile` calls the function too, so that it gets the sizes that a server will
-//! have. If no limits are possible, the error names the flag to change.
+//! Entry point: [`choose`], a pure function. `compile` calls the function too, so that it gets the sizes that a server
+//! will have. If no limits are possible, the error names the flag to change.
 
 use backend::{BLOCK_SIZE, MemoryPlan, StateLayout};
 use model::graph::StateBytes;

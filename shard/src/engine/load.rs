@@ -1,7 +1,7 @@
 //! Makes a loaded engine from arguments: reads the config, builds the graphs, and loads the weights on the device.
 //!
-//! Door: [`load`], which connects a model to a backend. A model file names no backend, and a backend names no model
-//! file.
+//! Entry point: [`load`], which connects a model to a backend. A model file names no backend, and a backend names no
+//! model file.
 
 use std::borrow::Cow;
 use std::num::NonZero;

@@ -1,8 +1,8 @@
 //! One model on the devices of this process: executes steps and releases, and keeps track of the rows in the slots.
 //!
-//! Doors: [`load`](fn@load), [`Engine::warmup`], then [`Engine::step`], [`Engine::release`]. A command is checked as a
-//! whole before anything changes. A step then becomes one batch for the backend, and `wants` makes the reply from the
-//! results.
+//! Entry points: [`load`](fn@load), [`Engine::warmup`], then [`Engine::step`], [`Engine::release`]. A command is
+//! checked as a whole before anything changes. A step then becomes one batch for the backend, and `wants` makes the
+//! reply from the results.
 //!
 //! **Invariant**: there is no policy here. The engine never chooses which row runs, never ends a sequence, never waits.
 

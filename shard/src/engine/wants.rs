@@ -1,9 +1,9 @@
 //! The results that rows request from a step, and the reply with them.
 //!
-//! Doors: [`Asked::push`] adds the requests of a row to the batch; [`Asked::reply`] makes the reply from the output of
-//! the backend. A row whose logits are not finite, or whose mask allows no token, fails alone: the step has no error,
-//! and the results of other rows are valid. The backend returns NaN as the log-probability of the failed row's sampled
-//! token, or of one of its prompt tokens.
+//! Entry points: [`Asked::push`] adds the requests of a row to the batch; [`Asked::reply`] makes the reply from the
+//! output of the backend. A row whose logits are not finite, or whose mask allows no token, fails alone: the step has
+//! no error, and the results of other rows are valid. The backend returns NaN as the log-probability of the failed
+//! row's sampled token, or of one of its prompt tokens.
 
 use std::sync::Arc;
 

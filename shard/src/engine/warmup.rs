@@ -1,7 +1,7 @@
 //! Warm-up: chooses the limits, allocates the KV cache, and runs a few rows that sample differently.
 //!
-//! Door: [`Engine::warmup`]. All slots are free afterwards. The module `limits` chooses the limits; if no limits are
-//! possible, the error names the flag to change.
+//! Entry point: [`Engine::warmup`]. All slots are free afterwards. The module `limits` chooses the limits; if no limits
+//! are possible, the error names the flag to change.
 
 use backend::{BLOCK_SIZE, StateLayout};
 use proto::{Logprobs, Opening, Release, Row, Sample, SamplingParams, Step, StepReply, StepSizes, Warmup, WarmupReply};

@@ -1,8 +1,8 @@
 //! The rows in the slots, and their blocks in the KV cache. The backend holds the keys and values themselves.
 //!
-//! Doors: [`RowTable::check`] and [`RowTable::check_release`], which check a whole command and change nothing; then the
-//! methods that execute it. The router decides which rows run and which blocks they get. This module only checks that
-//! the router and the shard agree.
+//! Entry points: [`RowTable::check`] and [`RowTable::check_release`], which check a whole command and change nothing;
+//! then the methods that execute it. The router decides which rows run and which blocks they get. This module only
+//! checks that the router and the shard agree.
 //!
 //! ```text
 //! open ──▶ reads given tokens ──sample──▶ has a sampled token ──read it, sample──▶ … ──release──▶ free

@@ -1,6 +1,6 @@
 //! The connection to one client, as frames that are read and written.
 //!
-//! Door: [`Connection`]. It handles frames and deadlines and does not interpret commands.
+//! Entry point: [`Connection`]. It handles frames and deadlines and does not interpret commands.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! The commands of a client, and the replies to them.
 //!
-//! Doors: [`refusal`] for the first command, [`converse`] for all later ones. Commands are executed one at a time, in
-//! the order in which they arrive, and their numbers must be consecutive. After an error reply the conversation goes
-//! on, unless the error leaves rows in an unknown state.
+//! Entry points: [`refusal`] for the first command, [`converse`] for all later ones. Commands are executed one at a
+//! time, in the order in which they arrive, and their numbers must be consecutive. After an error reply the
+//! conversation goes on, unless the error leaves rows in an unknown state.
 
 use std::sync::mpsc;
 

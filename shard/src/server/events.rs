@@ -1,8 +1,8 @@
 //! The events that the main thread waits for, and the two threads that send them: one accepts clients, one loads the
 //! model.
 //!
-//! Doors: [`Event`], [`spawn_acceptor`], [`spawn_loader`], and [`Throttle`] for reports of progress. The queue is
-//! bounded; a client that connects while it is full waits in the socket's backlog.
+//! Entry points: [`Event`], [`spawn_acceptor`], [`spawn_loader`], and [`Throttle`] for reports of progress. The queue
+//! is bounded; a client that connects while it is full waits in the socket's backlog.
 
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The server of a shard: listens before the model is loaded, replies to commands one at a time, and ends with its
 //! client.
 //!
-//! Door: [`run`]. There are three threads, and a fourth during warm-up. One accepts clients, one loads the model
+//! Entry point: [`run`]. There are three threads, and a fourth during warm-up. One accepts clients, one loads the model
 //! (`events`), and the main thread handles their events one at a time and talks to the client (`conversation`). The
 //! main thread accesses the model only through [`Engine`].
 //!

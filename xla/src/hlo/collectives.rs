@@ -1,6 +1,6 @@
 //! The number of collectives in a program.
 //!
-//! Door: [`of_computation`].
+//! Entry point: [`of_computation`].
 
 use super::HloModule;
 use super::graph::{Computation, Instruction};

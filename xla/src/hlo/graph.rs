@@ -1,6 +1,7 @@
 //! Computations whose instructions refer to their operands and users by index.
 //!
-//! Door: [`link`]. Operands come before their users and callees before their callers, so a walk over them always ends.
+//! Entry point: [`link`]. Operands come before their users and callees before their callers, so a walk over them always
+//! ends.
 
 use std::collections::HashMap;
 

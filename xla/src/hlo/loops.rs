@@ -1,6 +1,6 @@
 //! The computations that an instruction executes, and their number of executions.
 //!
-//! Door: [`flow`].
+//! Entry point: [`flow`].
 
 use super::HloModule;
 use super::graph::{Computation, Instruction};

@@ -1,7 +1,7 @@
 //! The memory reads and the collectives of a compiled program, counted in the optimised module that a plugin returns.
 //!
-//! Door: [`HloModule::parse`], then [`HloModule::reads`] and [`HloModule::collectives`]. Executed instructions are
-//! counted: a loop's body once per iteration, a fusion as one instruction. Nothing is run and no time is estimated.
+//! Entry point: [`HloModule::parse`], then [`HloModule::reads`] and [`HloModule::collectives`]. Executed instructions
+//! are counted: a loop's body once per iteration, a fusion as one instruction. Nothing is run and no time is estimated.
 
 mod collectives;
 mod error;

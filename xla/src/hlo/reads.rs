@@ -1,7 +1,7 @@
 //! The bytes that a module reads from HBM.
 //!
-//! Door: [`Reads::of_computation`]. To add an instruction that reads only a part of an operand, add an arm to the match
-//! in [`Reads::taken`].
+//! Entry point: [`Reads::of_computation`]. To add an instruction that reads only a part of an operand, add an arm to
+//! the match in [`Reads::taken`].
 
 use super::HloModule;
 use super::graph::{Computation, Instruction};

@@ -1,6 +1,6 @@
 //! The size of an array in bytes, and the memory that contains it.
 //!
-//! Door: [`arrays`].
+//! Entry point: [`arrays`].
 
 use super::proto;
 

@@ -1,6 +1,6 @@
 //! Activations as StableHLO, by the formulas of the CPU kernels.
 //!
-//! Door: [`activate`].
+//! Entry point: [`activate`].
 
 use model::graph::Activation;
 

@@ -1,7 +1,7 @@
 //! Attention over the paged KV cache, in plain StableHLO.
 //!
-//! Doors: [`write`], [`attend`]. The keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its values
-//! `[num_blocks, block_size, kv_heads * value_dim]`. A loop reads the contexts in chunks, with a running softmax
+//! Entry points: [`write`], [`attend`]. The keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its
+//! values `[num_blocks, block_size, kv_heads * value_dim]`. A loop reads the contexts in chunks, with a running softmax
 //! (Milakov and Gimelshein, 2018). The longest context determines the number of iterations, so no program is bound to a
 //! length of context. A gathered chunk is small enough to stay in fast memory, so the cache is read once. Prompts are
 //! cut into tiles of queries. A tile needs the keys up to its last position and, with a window, from the first block

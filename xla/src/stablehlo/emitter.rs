@@ -1,9 +1,9 @@
 //! Writes the body of one StableHLO function, operation by operation.
 //!
-//! Door: [`Emitter`], with a method for each operation of the [specification](https://openxla.org/stablehlo/spec) that
-//! we use. A method computes the type of its result. Values are numbered in the order of writing, and nothing else
-//! enters the text, so the same graph always gives the same bytes. If the caller passes shapes that do not fit, the
-//! plugin's compiler reports the error.
+//! Entry point: [`Emitter`], with a method for each operation of the
+//! [specification](https://openxla.org/stablehlo/spec) that we use. A method computes the type of its result. Values
+//! are numbered in the order of writing, and nothing else enters the text, so the same graph always gives the same
+//! bytes. If the caller passes shapes that do not fit, the plugin's compiler reports the error.
 
 use std::fmt::Write;
 

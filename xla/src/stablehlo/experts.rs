@@ -1,11 +1,11 @@
 //! Mixtures of experts as StableHLO.
 //!
-//! Doors: [`route`], [`experts`]. Programs have fixed sizes, and the chosen experts are known only on the device. If
-//! the tokens choose fewer experts in total than the device has, as when few rows decode, a loop over the choices reads
-//! the matrices of one chosen expert per iteration, because the number of bytes read limits decoding. Otherwise most
-//! experts are chosen by some token, so a loop over the experts reads each expert once and applies it to all tokens,
-//! most of which give it the weight 0. This needs more arithmetic, but no sorting, no gathered copies of tokens and no
-//! limit of tokens per expert.
+//! Entry points: [`route`], [`experts`]. Programs have fixed sizes, and the chosen experts are known only on the
+//! device. If the tokens choose fewer experts in total than the device has, as when few rows decode, a loop over the
+//! choices reads the matrices of one chosen expert per iteration, because the number of bytes read limits decoding.
+//! Otherwise most experts are chosen by some token, so a loop over the experts reads each expert once and applies it to
+//! all tokens, most of which give it the weight 0. This needs more arithmetic, but no sorting, no gathered copies of
+//! tokens and no limit of tokens per expert.
 
 use model::graph::{DType, ExpertsSpec, RouterSpec};
 

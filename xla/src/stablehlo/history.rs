@@ -1,8 +1,8 @@
 //! The token history on the device, `[num_slots * max_total_tokens]` i32. Rows that decode read from the history the
 //! tokens that they sampled, and penalties read all tokens of a row.
 //!
-//! Doors: [`current_tokens`], [`append`], [`last_tokens`], [`token_counts`]. Padding is written to an index beyond the
-//! end, which a scatter skips.
+//! Entry points: [`current_tokens`], [`append`], [`last_tokens`], [`token_counts`]. Padding is written to an index
+//! beyond the end, which a scatter skips.
 
 use model::graph::{DType, TokenScope};
 

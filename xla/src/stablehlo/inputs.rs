@@ -1,6 +1,6 @@
 //! The inputs of a program: its sizes, and the arrays that describe the rows of a step.
 //!
-//! Doors: [`RowInputs`] for the decoder, [`SampledInputs`] for the sampler. The tokens of a step are
+//! Entry points: [`RowInputs`] for the decoder, [`SampledInputs`] for the sampler. The tokens of a step are
 //! `[rows, tokens_per_row]`, flattened.
 
 use devices::HeadForm;

@@ -1,7 +1,8 @@
 //! Lowers a graph to StableHLO, operation by operation, for the sizes of one program.
 //!
-//! Door: [`Lowering`], which holds the values that operations read besides their operands, such as the step's rows and
-//! the states. The match over operations has no wildcard arm, so the compiler finds an operation that is missing.
+//! Entry point: [`Lowering`], which holds the values that operations read besides their operands, such as the step's
+//! rows and the states. The match over operations has no wildcard arm, so the compiler finds an operation that is
+//! missing.
 
 use std::collections::HashMap;
 

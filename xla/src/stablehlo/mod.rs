@@ -1,6 +1,6 @@
 //! Programs as StableHLO text, printed from graphs.
 //!
-//! Doors: [`Lowering`], which turns a graph into operations, and [`module`], which wraps them in a function with
+//! Entry points: [`Lowering`], which turns a graph into operations, and [`module`], which wraps them in a function with
 //! arguments. `emitter` knows the syntax of each operation; `model_ops`, `activation`, `attention`, `experts`,
 //! `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from these. The same graph and
 //! sizes always print the same bytes, because the cache of compiled programs relies on that.

@@ -1,8 +1,8 @@
 //! The arrays that stay on the device between steps.
 //!
-//! Doors: [`state_type`], [`rows_of_slots`], [`write_to_slots`]. Each state of a model is one array; a step's program
-//! takes over its memory and returns it. Of a state of slots, which has one entry per slot, operations see only the
-//! entries of the step's rows. A program reads these entries once and writes them once.
+//! Entry points: [`state_type`], [`rows_of_slots`], [`write_to_slots`]. Each state of a model is one array; a step's
+//! program takes over its memory and returns it. Of a state of slots, which has one entry per slot, operations see only
+//! the entries of the step's rows. A program reads these entries once and writes them once.
 
 use backend::{BLOCK_SIZE, StateLayout};
 use model::graph::{DType, Extent, Numbers, StateSpec};

@@ -1,6 +1,6 @@
 //! Tensor types and values of StableHLO text.
 //!
-//! Doors: [`Type`], which prints as `tensor<2x3xf32>`, and [`Tensor`], the name of a value with its type.
+//! Entry points: [`Type`], which prints as `tensor<2x3xf32>`, and [`Tensor`], the name of a value with its type.
 
 use std::fmt;
 

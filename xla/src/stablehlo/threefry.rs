@@ -1,8 +1,8 @@
 //! Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror and Shaw, 2011) on tensors of 32-bit words. It returns the same
 //! random numbers as the CPU backend.
 //!
-//! Doors: [`uniform`] for a random number per row, [`context_uniform`] for one per row and token of the vocabulary. The
-//! functions use integer arithmetic and one exact product, so every device returns the same bits.
+//! Entry points: [`uniform`] for a random number per row, [`context_uniform`] for one per row and token of the
+//! vocabulary. The functions use integer arithmetic and one exact product, so every device returns the same bits.
 
 use model::graph::{CONTEXT_SEED_FACTOR, DType};
 

@@ -1,6 +1,6 @@
 //! The operations that read the arrays of `token_input`: biases and masks for single tokens of the vocabulary.
 //!
-//! Doors: [`add_logit_bias`], [`is_allowed`].
+//! Entry points: [`add_logit_bias`], [`is_allowed`].
 
 use model::graph::DType;
 

@@ -1,7 +1,7 @@
 //! A graph with all its inputs, computed by the CPU backend and by a program on XLA-CPU.
 //!
-//! Doors: [`Case::new`], fields to fill, then [`Case::check`]. A step's tokens are ragged for the CPU backend and
-//! padded for the program. A case is written without padding. The padding contains numbers that must not reach an
+//! Entry points: [`Case::new`], fields to fill, then [`Case::check`]. A step's tokens are ragged for the CPU backend
+//! and padded for the program. A case is written without padding. The padding contains numbers that must not reach an
 //! output.
 
 use std::collections::HashMap;

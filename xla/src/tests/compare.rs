@@ -1,6 +1,6 @@
 //! Comparison of arrays, up to the tolerance that an operation allows.
 //!
-//! Doors: [`arrays`], [`floats`], [`Tolerance`].
+//! Entry points: [`arrays`], [`floats`], [`Tolerance`].
 
 use cpu::oracle::{Array, Elements};
 

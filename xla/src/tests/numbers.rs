@@ -1,6 +1,6 @@
 //! Data for the tests, as a function of a seed: proptest chooses only shapes and seeds, so a failure shrinks fast.
 //!
-//! Door: [`Numbers`].
+//! Entry point: [`Numbers`].
 
 /// A sequence of random numbers (SplitMix64: Steele, Lea and Flood, 2014).
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! XLA-CPU for the tests: one client with two devices per test process, which compiles StableHLO text and runs it.
 //!
-//! Door: [`rig`]. If this machine lacks the plugin, a line is printed and the tests pass; with `HILO_REQUIRE_PLUGINS=1`
-//! they fail.
+//! Entry point: [`rig`]. If this machine lacks the plugin, a line is printed and the tests pass; with
+//! `HILO_REQUIRE_PLUGINS=1` they fail.
 
 use std::sync::OnceLock;
 

@@ -1,6 +1,6 @@
 //! Matrices of blocks as in GGUF files, decoded by candle: Q4_0 to Q8_0, Q2_K to Q6_K, and floats.
 //!
-//! Door: [`Blocks`].
+//! Entry point: [`Blocks`].
 
 use std::borrow::Cow;
 use std::ops::Range;

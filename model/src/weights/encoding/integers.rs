@@ -1,10 +1,10 @@
 //! Integers of 4 or 8 bits, packed into words of 32 bits, with a scale and a zero point for each row and group of
 //! columns.
 //!
-//! Door: [`Integers`]. The value of an element is (q - z) · s, with the integer q, the zero point z and the scale s.
-//! Rows are the outputs of a linear layer, columns its inputs. Three forms are read: GPTQ (Frantar et al., 2022;
-//! AutoGPTQ), AWQ (Lin et al., 2023; AutoAWQ's GEMM) and the packed form of compressed-tensors, whose z is always half
-//! of the range. In the table, n is the number of integers in a word.
+//! Entry point: [`Integers`]. The value of an element is (q - z) · s, with the integer q, the zero point z and the
+//! scale s. Rows are the outputs of a linear layer, columns its inputs. Three forms are read: GPTQ (Frantar et al.,
+//! 2022; AutoGPTQ), AWQ (Lin et al., 2023; AutoAWQ's GEMM) and the packed form of compressed-tensors, whose z is always
+//! half of the range. In the table, n is the number of integers in a word.
 //!
 //! | form | tensors | a word, lowest bits first |
 //! |---|---|---|

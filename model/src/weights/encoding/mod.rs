@@ -1,6 +1,6 @@
 //! Matrices that are not stored as plain floats. Most are stored as elements of at most one byte, with scales.
 //!
-//! Door: [`Encoded`], whose rows are read as f32. The form of a matrix follows from `quantization_config` of
+//! Entry point: [`Encoded`], whose rows are read as f32. The form of a matrix follows from `quantization_config` of
 //! config.json and the names of its tensors; the file of each form describes its tensors. Only weights are read:
 //! settings for the quantization of activations are ignored.
 

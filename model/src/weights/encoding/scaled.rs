@@ -1,8 +1,8 @@
 //! Elements of one byte (int8 or fp8), with a scale for each block of the matrix.
 //!
-//! Door: [`Scaled`]. The value of an element is the stored number times the scale of its block, even if the scale's
-//! tensor is called `weight_scale_inv`. The forms are fp8 of DeepSeek and Qwen (`weight` and `weight_scale_inv` of
-//! blocks), fp8 of FBGEMM and compressed-tensors (`weight_scale` of rows, or of the whole matrix), and int8 of
+//! Entry point: [`Scaled`]. The value of an element is the stored number times the scale of its block, even if the
+//! scale's tensor is called `weight_scale_inv`. The forms are fp8 of DeepSeek and Qwen (`weight` and `weight_scale_inv`
+//! of blocks), fp8 of FBGEMM and compressed-tensors (`weight_scale` of rows, or of the whole matrix), and int8 of
 //! compressed-tensors. The 8-bit floats are E4M3 and E5M2 of OCP's *8-bit Floating Point Specification*.
 
 use std::ops::Range;

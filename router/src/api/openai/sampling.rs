@@ -1,6 +1,6 @@
 //! The sampling parameters of OpenAI's API: the fields that all of its generating routes share.
 //!
-//! Door: [`OpenAiSampling::into_options`]. Parameters that OpenAI lacks have vLLM's names.
+//! Entry point: [`OpenAiSampling::into_options`]. Parameters that OpenAI lacks have vLLM's names.
 
 use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;

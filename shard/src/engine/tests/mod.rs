@@ -1,7 +1,7 @@
 //! Tests of the engine on tiny checkpoints and on the mock: references, independent rows, limits.
 //!
-//! Door: [`Rig`], a warm engine with the lengths and block tables that the router keeps. `xla` compares XLA-CPU with
-//! the CPU backend.
+//! Entry point: [`Rig`], a warm engine with the lengths and block tables that the router keeps. `xla` compares XLA-CPU
+//! with the CPU backend.
 
 mod configs;
 mod corrupted;

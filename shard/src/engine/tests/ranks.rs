@@ -1,7 +1,7 @@
 //! Models split over several ranks: they generate the tokens of one rank alone, and every rank returns the same
 //! replies.
 //!
-//! Door: [`Engines`], the engines of all shards. A rank is here a thread with its own engine, or a device of one
+//! Entry point: [`Engines`], the engines of all shards. A rank is here a thread with its own engine, or a device of one
 //! engine.
 
 use std::path::Path;

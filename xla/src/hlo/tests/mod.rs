@@ -1,7 +1,7 @@
 //! Tests with modules written by hand, one for each rule, and with modules of real compilers.
 //!
-//! Doors: [`module`], [`computation`] and [`instruction`], with which the tests write modules, and the functions that
-//! return shapes.
+//! Entry points: [`module`], [`computation`] and [`instruction`], with which the tests write modules, and the functions
+//! that return shapes.
 
 mod collectives;
 mod compiled;
