@@ -12,7 +12,8 @@ use crate::batch::{Batch, BatchRow, CachedTokens, SAMPLED_TOKEN};
 #[derive(Debug)]
 pub struct TokenHistory {
     max_total_tokens: usize,
-    // Each entry is written by one thread of a step and read in a later step, so relaxed loads and stores suffice.
+    // The threads of a step are synchronised between the code that writes an entry and the code that reads it, so
+    // relaxed loads and stores suffice.
     tokens: Vec<AtomicI32>,
 }
 

@@ -102,7 +102,8 @@ pub struct Scheduler {
     /// Slots of rows that have ended. The next step tells the shards to release them.
     ended_slots: Vec<SlotId>,
     outstanding: VecDeque<Outstanding>,
-    /// The earliest deadline of all sequences, or an earlier time if the sequence with that deadline has ended.
+    /// A time that is not after any sequence's deadline. It is before all of them if it was the deadline of a sequence
+    /// that has ended.
     next_deadline: Option<Instant>,
     /// The size of the largest mask so far, in bytes.
     mask_bytes: usize,

@@ -85,7 +85,15 @@ impl Compiler {
                 (loaded, true)
             }
         };
-        check_in_place(program, loaded.executable().memory_stats())?;
+        let stats = match loaded.executable().memory_stats() {
+            // An executable from the cache was checked when it was compiled, and may have lost its statistics since.
+            Err(error) if !is_new => {
+                tracing::debug!(program = program.name, %error, "a program from the cache has no memory statistics");
+                None
+            }
+            stats => Some(stats),
+        };
+        stats.map_or(Ok(()), |stats| check_in_place(program, stats))?;
         log(program, is_new, start);
         let weights = program.weights.iter().flat_map(weights::arrays).map(|(name, _)| name).collect();
         let fingerprint = Fingerprint::default().bytes(key.as_bytes()).value();

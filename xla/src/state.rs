@@ -42,7 +42,8 @@ type DeviceState = HashMap<String, Buffer>;
 pub(super) struct Decoded {
     /// The hidden state of each row's last token, `[rows, hidden]`.
     pub(super) last: Vec<Buffer>,
-    /// The columns that the sampler reads.
+    /// The sampler's data about each row (slot, lengths, sampling parameters, tokens held back),
+    /// `[sampled_columns, rows]`.
     pub(super) columns: Vec<Buffer>,
     /// The hidden states of all tokens, `[rows * tokens_per_row, hidden]`; empty if the program has one token per row.
     pub(super) hidden: Vec<Buffer>,

@@ -16,9 +16,10 @@ use crate::lines::{Block, Line};
 
 /// The number of values of a step of the left-hand side: two for each of sixteen words.
 pub(super) const STEP_VALUES: usize = 2 * LANES;
-/// The number of words of a run of the right-hand side: sixteen values for each column.
+/// The number of words in a run. The right-hand side is read in runs. A word has two values of each of sixteen columns,
+/// so a run has sixteen values of each column.
 pub(super) const RUN_WORDS: usize = LANES / 2;
-/// The number of numbers in a word: two for each of sixteen columns.
+/// The number of values in a word: two of each of sixteen columns.
 const WORD_NUMBERS: usize = 2 * LANES;
 
 /// A way to multiply values of the left-hand side with one type of numbers, sixteen columns of two numbers at a time.

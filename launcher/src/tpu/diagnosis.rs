@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use devices::tpu::Chip;
+use devices::tpu::{Chip, Generation};
 use rustix::fs::{Access, OFlags};
 use rustix::process::{Flock, FlockOffsetType, FlockType};
 
@@ -17,6 +17,8 @@ use rustix::process::{Flock, FlockOffsetType, FlockType};
 const LOCK_FILE: &str = "tmp/libtpu_lockfile";
 /// The limit on locked memory of TPU pods on GKE. A lower limit causes a warning.
 const MEMLOCK_BYTES: u64 = 64 << 30;
+/// The setting of transparent huge pages, such as `always [madvise] never`.
+const HUGE_PAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 /// The maximum number of characters of a command line in a message.
 const MAX_COMMAND_CHARS: usize = 100;
 
@@ -77,6 +79,7 @@ pub(crate) fn check(inspection: &Inspection<'_>) -> Diagnosis {
         diagnosis.errors.extend(lock(inspection.root, &holders));
     }
     diagnosis.warnings.extend(memlock(inspection));
+    diagnosis.warnings.extend(huge_pages(inspection));
     diagnosis
 }
 
@@ -173,6 +176,19 @@ fn memlock(inspection: &Inspection<'_>) -> Option<String> {
     })
 }
 
+/// Warns if the kernel gives no huge pages unasked: libtpu's start and end then take much longer on v5e and newer chips
+/// (JAX has the same warning).
+fn huge_pages(inspection: &Inspection<'_>) -> Option<String> {
+    let is_new = |chip: &&Chip| !matches!(chip.generation, Generation::V2OrV3 | Generation::V4);
+    let setting = fs::read_to_string(inspection.root.join(HUGE_PAGES)).ok()?;
+    (inspection.chips.iter().any(is_new) && !setting.contains("[always]")).then(|| {
+        format!(
+            "transparent huge pages are not always used, so libtpu starts and ends slowly: run `echo always | sudo tee \
+             /{HUGE_PAGES}` on the host"
+        )
+    })
+}
+
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -257,6 +273,25 @@ mod tests {
         assert!(warnings(&new, Some(8 << 20))[0].contains("8 MiB"));
         assert_eq!(warnings(&new, None), Vec::<String>::new());
         assert_eq!(warnings(&old, Some(8 << 20)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn huge_pages_that_must_be_asked_for_are_a_warning() {
+        for (device, setting, num_warnings) in [
+            ("0x0063", "always [madvise] never\n", 1),
+            ("0x0063", "always madvise [never]\n", 1),
+            ("0x0063", "[always] madvise never\n", 0),
+            ("0x005e", "always [madvise] never\n", 0),
+        ] {
+            let machine = Machine::new(device, 1);
+            machine.write(HUGE_PAGES, setting);
+            let warnings = check_all(&machine, false).warnings;
+            assert_eq!(warnings.len(), num_warnings, "{device} {setting}: {warnings:?}");
+            assert!(
+                warnings.iter().all(|warning| warning.contains("echo always | sudo tee /sys/kernel")),
+                "{warnings:?}"
+            );
+        }
     }
 
     /// Holds a lock on the file that `HILO_TEST_LOCK_FILE` names until stdin ends. Another test starts this one as a

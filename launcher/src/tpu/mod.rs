@@ -1,9 +1,9 @@
 //! Assigns the chips of a TPU slice to processes, and computes the values with which libtpu connects the processes.
 //!
 //! Entry points: [`Slice::plan`], which is pure; [`Member`], one process of a slice; [`free_ports`] and [`diagnosis`],
-//! which look at the machine. A host has one of these forms: one process that opens one, some or all chips; one process
-//! per chip; or, on tpu7x, one process per core. A slice may have several hosts of the same form, with one launcher per
-//! host.
+//! which look at the machine. A host has one of these forms: one process that opens one, some or all chips; several
+//! processes that divide the chips among them; or, on tpu7x, one process per core. A slice may have several hosts of
+//! the same form, with one launcher per host.
 
 mod asked;
 mod bounds;

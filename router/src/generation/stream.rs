@@ -112,7 +112,7 @@ struct AnswerReader {
 pub(super) struct TokenStream {
     /// The events of the sequence; `None` after its end.
     events: Option<EventReceiver>,
-    /// After the end, the memory that is counted for everything that was read.
+    /// The part of the memory budget that the data kept by the reader takes; `None` before the end of the sequence.
     kept: Option<Account>,
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,

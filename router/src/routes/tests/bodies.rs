@@ -82,7 +82,7 @@ async fn a_body_that_stalls_or_crawls_is_given_up() {
     tokio::time::pause();
     let cases = [
         (half(" ".repeat(100_000)), 10, "fewer than 4096 bytes of it arrived within 10 seconds"),
-        (every(Duration::from_secs(1), 1), 10, "less than 4096 bytes"),
+        (every(Duration::from_secs(1), 1), 10, "fewer than 4096 bytes"),
         (every(Duration::from_secs(9), 4096), 30, "did not arrive within 30 seconds"),
         (every(Duration::from_secs(1), 50_000), 40, "length limit exceeded"),
     ];

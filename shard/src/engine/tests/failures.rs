@@ -96,7 +96,8 @@ fn a_row_that_is_not_finite_leaves_all_others_as_they_are() {
     }
 }
 
-/// The log-probabilities after the token would not be finite, so the chunk with the token is the last one read.
+/// The log-probabilities after the token [`BAD`] would not be finite, so the row fails at the chunk with that token,
+/// before the rest of the prompt is read.
 #[test]
 fn prompt_logprobs_that_are_not_finite_are_a_failure_before_the_prompt_is_read() {
     let directory = overflowing();
