@@ -1,5 +1,3 @@
-//! The devices that can run a model: a table of them, what each needs, and which of them this machine has.
-//!
 //! To add a device:
 //! 1. Beside this file, add a file with a constant [`Device`] and its [`DeviceSpec`], as in `cuda.rs`. Each field says
 //!    one fact about the device.

@@ -293,7 +293,8 @@ impl Supervisor<'_> {
 
 /// Returns how likely an exit is the cause of a failure; a larger number is likelier. When one child dies, the others
 /// follow, and which exit is seen first is a race. A child that was killed is most likely the cause. A status that
-/// names a problem comes before the general status, with which a child ends whose peer is gone.
+/// names a problem is likelier to be the cause than the general status, because a child also exits with the general
+/// status when its peer is gone.
 fn blame(id: ChildId, exit: Exit) -> u8 {
     match (exit, id) {
         (Exit::Signal(_), _) => 3,

@@ -3,21 +3,21 @@
 use utoipa::openapi::schema::{AnyOfBuilder, ArrayBuilder, SchemaType};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
-/// The schema of `stop`; the parser is in `stop`.
+/// The schema of the field `stop`, which the module `stop` parses.
 pub(super) fn stop() -> RefOr<Schema> {
     let many = ArrayBuilder::new().items(string());
     let description = "The text that ends the answer when it is generated, or a list of such texts.";
     AnyOfBuilder::new().item(string()).item(many).item(null()).description(Some(description)).into()
 }
 
-/// The schema of `logit_bias`; the parser is in `logit_bias`.
+/// The schema of the field `logit_bias`, which the module `logit_bias` parses.
 pub(super) fn logit_bias() -> RefOr<Schema> {
     let number = ObjectBuilder::new().schema_type(Type::Number);
     let description = "Token ids, each with a number from -100 to 100 that is added to the score of the token.";
     object_or_null().additional_properties(Some(number)).description(Some(description)).into()
 }
 
-/// The schema of a grammar; the parser is in `grammar`.
+/// The schema of a grammar, which the module `grammar` parses.
 pub(super) fn grammar() -> RefOr<Schema> {
     let kinds = ["text", "json_object", "json_schema", "json", "regex", "choice", "lark"];
     let kind = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(kinds));

@@ -1,7 +1,8 @@
 //! Limits the size of the terminals of a Lark grammar. Each terminal includes all terminals that it names, so a few
 //! lines can expand to gigabytes.
 //!
-//! Entry point: [`check`]. It only reads names and brackets; `llguidance` checks the syntax.
+//! Entry point: [`check`]. It only splits the grammar into names, texts and signs; `llguidance` checks the
+//! syntax.
 
 use std::collections::HashMap;
 

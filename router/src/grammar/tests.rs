@@ -386,7 +386,7 @@ async fn a_grammar_within_another_may_name_itself() {
     // The answer's rule begins with itself.
     let text = walk(within("\"a\" | @ \"b\""), 1, 3).await;
     assert!(text.starts_with("(a") && text.trim_end_matches('b') == "(a", "{text}");
-    // A rule that never ends is an error when no token may follow.
+    // A rule that can never end compiles; the error comes only after the token that no token may follow.
     let (mut matcher, mask) = compiler().0.compile(&Arc::new(within("@ \"b\""))).await.unwrap().begin().unwrap();
     let [bracket] = allowed(&mask)[..] else { panic!("{:?}", allowed(&mask)) };
     assert!(matcher.advance(bracket).is_err());

@@ -85,7 +85,11 @@ fn what_is_wrong_is_named() {
     // After a name: 4 bytes for the number of dimensions, 8 for each of the two, 4 for the type, 8 for the offset.
     let cases: [(&str, Damage, &str); 7] = [
         ("cut", |bytes| bytes.truncate(bytes.len() - 64), "damaged.gguf ends before its tensor "),
-        ("no head", |bytes| bytes.truncate(100), "damaged.gguf is not a GGUF file that can be read: a count in it "),
+        (
+            "no head",
+            |bytes| bytes.truncate(100),
+            "damaged.gguf is not a GGUF file that can be read: a count in its header ",
+        ),
         ("not one", |bytes| bytes[0] = b'X', "it does not begin with GGUF"),
         (
             "architecture",
