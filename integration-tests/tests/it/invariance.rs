@@ -30,7 +30,8 @@ const SETTINGS: [Setting; 5] = [
     },
 ];
 
-/// Returns the observed requests: greedy, sampled with top-k, top-p and typical-p, with penalties, and with all details.
+/// Returns the observed requests: greedy, sampled with top-k, top-p and typical-p, with penalties, and with all
+/// details.
 fn observed() -> Vec<Value> {
     let prompt = "The quick brown fox jumps over the lazy dog and then rests";
     let body = |parameters: Value| {
