@@ -12,8 +12,8 @@ use proto::{FrameError, ShardError, exit_status, reply};
 pub enum ShardClientError {
     #[error("no connection to shard {shard} at {endpoint} within {} s", .after.as_secs())]
     Connect { shard: u32, endpoint: Endpoint, after: Duration, source: std::io::Error },
-    #[error("shard {ranks} did not answer {command} within {:.1} s", .after.as_secs_f64())]
-    Timeout { ranks: String, command: &'static str, after: Duration },
+    #[error("shard {shards} did not answer {command} within {:.1} s", .after.as_secs_f64())]
+    Timeout { shards: String, command: &'static str, after: Duration },
     #[error("shard {shard} closed the connection")]
     Closed { shard: u32 },
     #[error("messages cannot be exchanged with shard {shard}")]
@@ -52,7 +52,7 @@ pub enum ShardClientError {
 impl ShardClientError {
     /// Returns a timeout that names no shards yet; `ShardGroup::known_cause` fills them in.
     pub(super) fn timeout(command: &'static str, after: Duration) -> Self {
-        Self::Timeout { ranks: String::new(), command, after }
+        Self::Timeout { shards: String::new(), command, after }
     }
 
     /// Returns how likely the error is to be the cause of the failure, rather than a symptom.

@@ -229,7 +229,7 @@ impl ShardGroup {
         drop(news);
         match self.symptom.take() {
             Some((ShardClientError::Timeout { command, after, .. }, _)) => {
-                ShardClientError::Timeout { ranks: silent, command, after }
+                ShardClientError::Timeout { shards: silent, command, after }
             }
             Some((error, _)) => error,
             None => ShardClientError::Closed { shard: 0 },

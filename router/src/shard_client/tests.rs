@@ -53,7 +53,7 @@ async fn check_error(directory: &TempDir, expected: &str) {
 }
 
 #[tokio::test]
-async fn all_ranks_get_the_same_commands_and_rank_0_answers() {
+async fn all_shards_get_the_same_commands_and_shard_0_replies() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("shard");
     let shards =
@@ -153,7 +153,7 @@ async fn a_step_is_sent_before_the_last_one_is_answered() {
 }
 
 #[tokio::test]
-async fn ranks_that_do_different_things_are_named() {
+async fn shards_that_do_different_things_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("shard");
     FakeShard { fingerprint: 16, ..FakeShard::default() }.listen(&path, 0, 2);
@@ -166,7 +166,7 @@ async fn ranks_that_do_different_things_are_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_silent_ranks_both_are_named_and_a_dead_one_is_the_cause() {
+async fn two_silent_shards_are_named_and_a_dead_one_is_the_cause() {
     let silent = || FakeShard { steps: Arc::new(Semaphore::new(0)), ..FakeShard::default() };
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("shard");
