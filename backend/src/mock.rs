@@ -156,8 +156,8 @@ impl Backend for MockBackend {
     }
 }
 
-/// Returns the hash of a context. Without a mask, the candidate with the index `hash(context) % candidates` follows the
-/// context.
+/// Returns the hash of a context. Without a mask, the next token is the candidate with the index
+/// `hash(context) % candidates`.
 fn hash(context: &[i32]) -> u64 {
     let hash = Fingerprint::default().numbers(context.iter().map(|token| u64::from(token.cast_unsigned()))).value();
     // The shift by 32 folds the high half into the low bits, on which the remainder `hash % candidates` depends. The

@@ -73,7 +73,7 @@ impl Processors {
     }
 }
 
-/// Returns the number of the memory (NUMA node) that is nearest to the processor of `folder`; 0 if it is not described.
+/// Returns the number of the NUMA node that the processor of `folder` belongs to; 0 if the folder names none.
 fn memory_of(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok());

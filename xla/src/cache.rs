@@ -26,6 +26,8 @@ const FLAG_VARIABLES: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
 const DEVICE_FLAG: &str = "--deepsea_chip_config_name=";
 /// The extension of the mark of an entry that is being loaded.
 const MARK: &str = "loading";
+/// The number of processes that die while they load an entry until the entry is never loaded again.
+const MAX_DEATHS: usize = 2;
 const CPU_INFO: &str = "/proc/cpuinfo";
 
 /// A folder of compiled programs. If `folder` is `None`, no programs are stored.
@@ -54,8 +56,8 @@ pub(super) enum Cached<T> {
     Missing(EntryGuard),
 }
 
-/// A file beside an entry while a process loads it. If the process dies meanwhile, the file stays, and the entry is not
-/// loaded again: it would end every later start too.
+/// A file beside an entry while a process loads the entry. If the process dies meanwhile, the file stays, and the entry
+/// is not loaded again, because it could end every later start too.
 #[derive(Debug)]
 struct LoadMark {
     /// `None` if the folder cannot be written.
@@ -160,13 +162,15 @@ impl LoadMark {
     /// Marks the entry at `path` as being loaded by this process.
     ///
     /// # Errors
-    /// When an earlier process died while it loaded the entry.
+    /// When a process died while it loaded the entry. An entry that was written again since then is loaded once more,
+    /// because the process may have been killed for another reason. After the second death, the entry is never loaded.
     fn set(path: &Path) -> io::Result<Self> {
-        for mark in marks_of(path)? {
-            // A living process holds the lock of its mark, and removes the mark before it releases the lock.
-            if File::open(&mark).is_ok_and(|file| file.try_lock().is_ok()) && mark.exists() {
-                let message =
-                    format!("an earlier process ended while it loaded it; remove {} to try again", mark.display());
+        let written = fs::metadata(path)?.modified()?;
+        let mut num_dead = 0;
+        for mark in marks_of(path)?.iter().filter(|mark| is_of_dead_process(mark)) {
+            num_dead += 1;
+            if num_dead == MAX_DEATHS || fs::metadata(mark)?.modified()? >= written {
+                let message = format!("a process ended while it loaded it; remove {} to try again", mark.display());
                 return Err(io::Error::other(message));
             }
         }
@@ -224,6 +228,12 @@ fn marks_of(path: &Path) -> io::Result<Vec<PathBuf>> {
     };
     let names = folder.flatten().map(|entry| entry.path());
     Ok(names.filter(|name| is_mark(name.file_name().unwrap_or_default().as_encoded_bytes())).collect())
+}
+
+/// True if no living process has the mark: a living process holds its lock, and removes the mark before it releases the
+/// lock.
+fn is_of_dead_process(mark: &Path) -> bool {
+    File::open(mark).is_ok_and(|file| file.try_lock_shared().is_ok()) && mark.exists()
 }
 
 /// Creates a file that is locked before it gets its name.
@@ -291,6 +301,8 @@ fn compiler_flags(flags: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
     use crate::Platform;
     use devices::Device as Name;
@@ -362,14 +374,29 @@ mod tests {
         let other = LoadMark::set(&path).unwrap();
         assert_eq!(load_entry(folder.path(), <[u8]>::to_vec), Some(b"content".to_vec()));
         drop(other);
-        let name = "cache::tests::an_entry_that_ended_a_process_is_not_loaded_again";
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let child = child.args([name, "--exact"]).env(CHILD, folder.path()).output().unwrap();
-        assert!(!child.status.success());
-        let [mark] = marks_of(&path).unwrap().try_into().unwrap();
+        let die_while_loading = || {
+            let name = "cache::tests::an_entry_that_ended_a_process_is_not_loaded_again";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            assert!(!child.args([name, "--exact"]).env(CHILD, folder.path()).status().unwrap().success());
+        };
+        // The times of files are coarse, so a new entry gets a time of its own.
+        let write_again = |seconds| {
+            write(&path, b"again").unwrap();
+            let time = SystemTime::now() + Duration::from_secs(seconds);
+            File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        };
+        die_while_loading();
+        assert_eq!(marks_of(&path).unwrap().len(), 1);
         assert_eq!(load_entry(folder.path(), |_| panic!("the entry is loaded again")), None);
-        fs::remove_file(mark).unwrap();
-        assert_eq!(load_entry(folder.path(), <[u8]>::to_vec), Some(b"content".to_vec()));
+        write_again(10);
+        assert_eq!(load_entry(folder.path(), <[u8]>::to_vec), Some(b"again".to_vec()));
+        die_while_loading();
+        write_again(20);
+        assert_eq!(load_entry(folder.path(), |_| panic!("the entry is loaded after two deaths")), None);
+        for mark in marks_of(&path).unwrap() {
+            fs::remove_file(mark).unwrap();
+        }
+        assert_eq!(load_entry(folder.path(), <[u8]>::to_vec), Some(b"again".to_vec()));
     }
 
     #[test]
