@@ -174,12 +174,6 @@ fn metrics_ports(request: &Request<'_>) -> Result<Option<Vec<String>>, String> {
     const NAME: &str = "TPU_RUNTIME_METRICS_PORTS";
     let Some(text) = request.environment.get(NAME) else { return Ok(None) };
     let num_chips = request.chips.len();
-    if request.num_shard as usize > num_chips {
-        return Err(format!(
-            "{NAME} is {text:?}, a port for each chip, but a chip has several of the {} shards: unset it",
-            request.num_shard
-        ));
-    }
     let ports: Vec<String> = text.split(',').map(|port| port.trim().to_owned()).collect();
     match ports.len() == num_chips && ports.iter().all(|port| port.parse::<u16>().is_ok()) {
         true => Ok(Some(ports)),

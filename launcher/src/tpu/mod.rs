@@ -87,6 +87,12 @@ impl Slice {
         let mut shape = Shape::of(request, generation, &asked).map_err(|error| vec![error])?;
         let mut errors = Vec::new();
         asked.bounds(request, &mut shape, &mut errors);
+        if asked.metrics_ports.is_some() && shape.has_process_per_core() {
+            errors.push(
+                "TPU_RUNTIME_METRICS_PORTS has one port for each chip, but each chip has two processes: unset it"
+                    .into(),
+            );
+        }
         let shares_host = request.num_shard > 1 || shape.chips.len() < request.chips.len();
         let addresses = (shares_host || asked.hosts.len() > 1).then(|| asked.addresses(request)).transpose();
         let addresses = addresses.unwrap_or_else(|error| {

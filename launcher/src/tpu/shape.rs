@@ -92,6 +92,11 @@ impl Shape {
         format!("{name}-{}", if is_flat(self.generation) { num_chips } else { 2 * num_chips })
     }
 
+    /// True if the two cores of a chip belong to different processes.
+    pub(crate) fn has_process_per_core(&self) -> bool {
+        self.form == Form::Core
+    }
+
     /// For each process of this host, the local indices of the chips that it opens, or of its core.
     pub(crate) fn visible(&self) -> Vec<Vec<u32>> {
         match self.form {

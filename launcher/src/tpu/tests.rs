@@ -262,9 +262,9 @@ fn each_process_gets_the_ports_of_its_chips() {
             format!("{NAME} is {ports:?}, which is not a list of 4 ports, one for each chip of this host: unset it");
         assert_eq!(machine(ports).errors(4, 1), [expected]);
     }
-    let cores = host(TPU7X, 2, &[(NAME, "8431,8432")]).errors(4, 1);
-    assert_eq!(
-        cores,
-        [format!("{NAME} is \"8431,8432\", a port for each chip, but a chip has several of the 4 shards: unset it")]
-    );
+    // Both processes of a chip would get its port.
+    let of_chips = "TPU_RUNTIME_METRICS_PORTS has one port for each chip, but each chip has two processes: unset it";
+    assert_eq!(host(TPU7X, 2, &[(NAME, "8431,8432")]).errors(4, 1), [of_chips]);
+    let one_chip = host(TPU7X, 2, &[(NAME, "8431,8432"), ("TPU_VISIBLE_CHIPS", "0")]);
+    assert_eq!(one_chip.errors(2, 1), [of_chips]);
 }
