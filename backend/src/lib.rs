@@ -17,6 +17,7 @@ mod membership;
 mod memory;
 mod mock;
 mod model_graphs;
+mod pending;
 mod processors;
 mod ranks;
 
@@ -32,6 +33,7 @@ pub use membership::{Membership, Stays};
 pub use memory::MemoryPlan;
 pub use mock::MockBackend;
 pub use model_graphs::ModelGraphs;
+pub use pending::{PendingStep, computed};
 pub use processors::Processors;
 pub use ranks::LocalRanks;
 
@@ -90,12 +92,14 @@ pub trait Backend: Send {
         None
     }
 
-    /// Runs one step: reads the rows' tokens, writes their keys and values, samples tokens and stores them in the
-    /// history.
+    /// Starts one step: reads the rows' tokens, writes their keys and values, samples tokens and stores them in the
+    /// history. A backend whose device works on its own does not wait for the results. The next step may be started
+    /// before they are there, because it finds the sampled tokens in the history.
     ///
     /// # Errors
-    /// When the device fails. The state of the rows of this step is then unknown.
-    fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError>;
+    /// When the device fails, here or in the returned future. The state of the rows of this step, and of all steps
+    /// started after it, is then unknown.
+    fn launch(&mut self, batch: &Batch) -> Result<PendingStep, BackendError>;
 }
 
 /// The position of a device among all devices that share a model.

@@ -13,7 +13,9 @@ use model::graph::StateBytes;
 use model::sampling::TokenMask;
 
 use super::history::TokenHistory;
-use super::{BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, Progress, StateLayout};
+use super::{
+    BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, PendingStep, Progress, StateLayout, computed,
+};
 use crate::batch::{Batch, BatchRow, PromptTargets, PromptToken, SampledToken, StepOutput};
 
 /// More than any mock needs: its KV cache has one number per token.
@@ -124,7 +126,7 @@ impl Backend for MockBackend {
         Ok(())
     }
 
-    fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
+    fn launch(&mut self, batch: &Batch) -> Result<PendingStep, BackendError> {
         let end = Instant::now() + self.step_duration;
         let state = self.state.as_mut().ok_or(BackendError::NotAllocated)?;
         state.write(batch);
@@ -152,7 +154,7 @@ impl Backend for MockBackend {
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             std::thread::park_timeout(left);
         }
-        Ok(output)
+        Ok(computed(output))
     }
 }
 

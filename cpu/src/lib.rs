@@ -33,8 +33,8 @@ mod threads;
 mod threefry;
 
 use backend::{
-    Backend, BackendError, Batch, DevicePlace, Membership, MemoryPlan, ModelGraphs, Processors, Progress, PromptToken,
-    SampledToken, StateLayout, StepOutput,
+    Backend, BackendError, Batch, DevicePlace, Membership, MemoryPlan, ModelGraphs, PendingStep, Processors, Progress,
+    PromptToken, SampledToken, StateLayout, StepOutput, computed,
 };
 use candle_core::Tensor;
 use kernels::attention::KvType;
@@ -141,10 +141,10 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
+    fn launch(&mut self, batch: &Batch) -> Result<PendingStep, BackendError> {
         self.membership.begin_step(batch.token_ids.len());
         // The other ranks cannot go on without this one.
-        Ok(self.run(batch).inspect_err(|_| self.membership.abort())?)
+        Ok(computed(self.run(batch).inspect_err(|_| self.membership.abort())?))
     }
 }
 

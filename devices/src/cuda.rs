@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::platform::{CHUNK_BYTES, QUIET};
+use crate::platform::QUIET;
 use crate::plugins::{Plugin, Wheel};
 use crate::{
     BackendKind, ClientOption, Device, DeviceSpec, Hardware, HeadForm, KvCacheForm, PlatformSpec, Presence, Quantize,
@@ -12,6 +12,9 @@ use crate::{
 /// Either path shows that there is a GPU: the driver's folder with an entry for each GPU, or the device node of the
 /// first GPU, which containers have.
 const PLACES: [&str; 2] = ["proc/driver/nvidia/gpus", "dev/nvidia0"];
+
+/// Chunks of a loop are large, because each iteration launches several kernels and a chunk need not fit into fast memory.
+const CHUNK_BYTES: usize = 128 << 20;
 
 impl Device {
     /// NVIDIA's GPUs.
@@ -60,6 +63,8 @@ const PLATFORM: PlatformSpec = PlatformSpec {
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
     chunk_bytes: CHUNK_BYTES,
+    lanes: 1,
+    fixed_contexts: &[512, 1024, 2048, 4096],
     kinds: &[],
     kv_cache: KvCacheForm::OfWeights,
     variables: &[QUIET],

@@ -25,6 +25,14 @@ pub struct PlatformSpec {
     /// The maximum number of bytes of keys, or of values, that one iteration of the attention loop gathers, so that
     /// they stay in fast memory. An iteration gathers at least one block.
     pub chunk_bytes: usize,
+    /// The number of elements in a row of the device's vectors. In memory, the last dimension of an array is padded to a
+    /// multiple of it. The KV cache is then kept row by row, because the compiler would lay out narrow caches otherwise,
+    /// and copy them in every step. 1: arrays have no padding.
+    pub lanes: usize,
+    /// Lengths of context, ascending, for which decoding programs are compiled whose attention reads a fixed number of
+    /// tokens of every row. Rows with longer contexts need a program that reads as much as the longest of them has; on
+    /// a GPU the host then waits for the device in each iteration of the loop. Empty: only that program is compiled.
+    pub fixed_contexts: &'static [usize],
     /// The kinds of device that differ from the others of the platform.
     pub kinds: &'static [DeviceKind],
     /// The type in which the KV cache stores keys and values.

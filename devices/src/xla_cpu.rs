@@ -47,6 +47,8 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
     chunk_bytes: CHUNK_BYTES,
+    lanes: 1,
+    fixed_contexts: &[],
     kinds: &[],
     // With a narrower type, compiled programs would convert the whole cache in every step.
     kv_cache: KvCacheForm::F32,

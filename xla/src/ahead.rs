@@ -142,7 +142,7 @@ impl AheadOfTime {
     /// When a sampler's graph cannot be built.
     pub fn programs(&self, graphs: &ModelGraphs, layout: StateLayout) -> Result<Vec<Program>, BackendError> {
         let programs = Programs::new(graphs, layout, self.devices.len(), self.platform.form);
-        let buckets = Buckets::new(layout.num_slots, layout.max_batch_prefill_tokens, layout.max_total_tokens);
+        let buckets = Buckets::new(layout, self.platform.form.fixed_contexts);
         let print = |key| programs.print(key).map_err(XlaError::from);
         Ok(buckets.programs().into_iter().map(print).collect::<Result<_, _>>()?)
     }

@@ -4,8 +4,7 @@
 //! launches: one for the rows that decode, and others for prompt chunks. A launch reads one chunk, or several chunks of
 //! similar length if they are short. Every size that a plan can contain is in the list of programs.
 
-use backend::BLOCK_SIZE;
-use backend::Batch;
+use backend::{BLOCK_SIZE, Batch, StateLayout};
 use model::sampling::BatchSampler;
 
 use super::program::ProgramKey;
@@ -30,6 +29,8 @@ pub(super) struct Buckets {
     /// with which all its rows together have at most `max_batch_prefill_tokens` tokens.
     prefill_rows: usize,
     max_batch_prefill_tokens: usize,
+    /// Lengths of context of the programs that decode, ascending, in tokens. `None` comes last: any length.
+    contexts: Vec<Option<usize>>,
 }
 
 /// One run of a decoder, followed by a run of a sampler if any of the rows samples.
@@ -40,13 +41,17 @@ pub(super) struct Launch {
     /// Rows of the program, padding included.
     pub(super) bucket_rows: usize,
     pub(super) tokens_per_row: usize,
+    /// The number of tokens of every row's context that the program reads if it decodes; `None` if it reads as many as
+    /// the longest context has.
+    pub(super) context: Option<usize>,
     pub(super) sampler: Option<BatchSampler>,
 }
 
 impl Buckets {
-    /// Returns the sizes for `num_slots` rows and prompt chunks of up to `max_batch_prefill_tokens` tokens, in rows of
-    /// up to `max_total_tokens` tokens.
-    pub(super) fn new(num_slots: usize, max_batch_prefill_tokens: usize, max_total_tokens: usize) -> Self {
+    /// Returns the sizes for steps of `layout`. `fixed_contexts` are the lengths of context, ascending, for which there
+    /// are programs that decode.
+    pub(super) fn new(layout: StateLayout, fixed_contexts: &[usize]) -> Self {
+        let StateLayout { num_slots, max_total_tokens, max_batch_prefill_tokens, num_blocks: _ } = layout;
         let mut decode_rows = vec![MIN_DECODE_ROWS];
         while decode_rows.last().is_some_and(|last| *last < num_slots) {
             decode_rows.push(2 * decode_rows[decode_rows.len() - 1]);
@@ -64,7 +69,8 @@ impl Buckets {
             *last = (*last).min(longest.next_multiple_of(step)).max(MIN_PREFILL_TOKENS);
         }
         let prefill_rows = PREFILL_ROWS.min(num_slots.next_power_of_two());
-        Self { decode_rows, prefill_tokens, prefill_rows, max_batch_prefill_tokens }
+        let contexts = contexts(max_total_tokens, fixed_contexts);
+        Self { decode_rows, prefill_tokens, prefill_rows, max_batch_prefill_tokens, contexts }
     }
 
     /// Returns every program that a server can need. Among the programs of one kind, the largest comes first.
@@ -81,11 +87,14 @@ impl Buckets {
         targets.dedup();
         decoders.extend(self.decode_rows.iter().map(|rows| (*rows, 1)));
         decoders.sort_by_key(|(rows, tokens_per_row)| std::cmp::Reverse((rows * tokens_per_row, *rows)));
+        let decoders = decoders.into_iter().flat_map(|(rows, tokens_per_row)| {
+            let contexts = if tokens_per_row == 1 { self.contexts.as_slice() } else { &[None] };
+            contexts.iter().map(move |context| ProgramKey::Decoder { rows, tokens_per_row, context: *context })
+        });
         let mut sampler_rows = self.decode_rows.clone();
         sampler_rows.extend([1, self.prefill_rows]);
         sampler_rows.sort_unstable();
         sampler_rows.dedup();
-        let decoders = decoders.into_iter().map(|(rows, tokens_per_row)| ProgramKey::Decoder { rows, tokens_per_row });
         let samplers = sampler_rows.into_iter().rev().flat_map(|rows| {
             BatchSampler::ALL.into_iter().rev().map(move |sampler| ProgramKey::Sampler { rows, sampler })
         });
@@ -132,7 +141,10 @@ impl Buckets {
         };
         let sampled = batch.sampled.iter().filter(|sampled| rows.contains(&sampled.row));
         let sampler = sampled.map(|sampled| sampled.batch_sampler).max();
-        Launch { rows: rows.to_vec(), bucket_rows, tokens_per_row, sampler }
+        let longest = rows.iter().map(|row| batch.rows[*row].context_len).max().unwrap_or_default();
+        let suffices = |context: &&Option<usize>| context.is_none_or(|context| longest <= context);
+        let context = if tokens_per_row == 1 { self.contexts.iter().find(suffices).copied().flatten() } else { None };
+        Launch { rows: rows.to_vec(), bucket_rows, tokens_per_row, context, sampler }
     }
 
     /// Returns the padded length of a chunk.
@@ -144,6 +156,15 @@ impl Buckets {
     fn fits_several(&self, tokens_per_row: usize) -> bool {
         self.prefill_rows > 1 && self.prefill_rows * tokens_per_row <= self.max_batch_prefill_tokens
     }
+}
+
+/// Returns the lengths of context of the programs that decode: those of `fixed` up to the first that covers every row,
+/// or all and `None`, for longer rows.
+fn contexts(max_total_tokens: usize, fixed: &[usize]) -> Vec<Option<usize>> {
+    let longest = blocks_per_row(max_total_tokens) * BLOCK_SIZE;
+    let shorter = fixed.iter().copied().filter(|context| *context < longest);
+    let last = fixed.iter().any(|context| *context >= longest).then_some(longest);
+    shorter.map(Some).chain([last]).collect()
 }
 
 /// Returns the length of a block table: enough for the longest row, in whole chunks of the attention loop.
@@ -163,9 +184,22 @@ mod tests {
     use backend::RowSampler;
     use model::sampling::Samplers;
 
+    fn layout(num_slots: usize, max_batch_prefill_tokens: usize, max_total_tokens: usize) -> StateLayout {
+        StateLayout { num_slots, num_blocks: 1, max_total_tokens, max_batch_prefill_tokens }
+    }
+
+    #[test]
+    fn contexts_cover_every_row() {
+        assert_eq!(contexts(4096, &[]), [None]);
+        assert_eq!(contexts(100_000, &[512, 1024]), [Some(512), Some(1024), None]);
+        assert_eq!(contexts(1024, &[512, 1024, 2048]), [Some(512), Some(1024)]);
+        assert_eq!(contexts(600, &[512, 1024, 2048]), [Some(512), Some(1024)]);
+        assert_eq!(contexts(100, &[512]), [Some(128)]);
+    }
+
     #[test]
     fn programs_of_the_defaults() {
-        let names: Vec<String> = Buckets::new(64, 4096, 4096).programs().iter().map(ToString::to_string).collect();
+        let names: Vec<String> = Buckets::new(layout(64, 4096, 4096), &[]).programs().iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(names.join(" "));
     }
 
@@ -175,24 +209,27 @@ mod tests {
             num_slots in 1..80usize,
             prefill in 1..500usize,
             total in 17..300usize,
-            lens in prop::collection::vec((1..300usize, any::<bool>()), 1..80),
+            lens in prop::collection::vec((1..300usize, any::<bool>(), 0..300usize), 1..80),
+            fixed in prop::sample::select(vec![&[][..], &[64], &[64, 128], &[64, 512]]),
         ) {
-            let buckets = Buckets::new(num_slots, prefill, total);
+            let buckets = Buckets::new(layout(num_slots, prefill, total), fixed);
             let programs = buckets.programs();
             let params = SamplingParams::greedy();
             let graph = Samplers::new(10).graph(&params).unwrap();
             let sampler = RowSampler { params: Arc::new(params), graph, eos_token_ids: Arc::default() };
             let mut batch = Batch::default();
-            for (slot, (len, samples)) in lens.iter().take(num_slots).enumerate() {
-                let row = batch.push_row(slot, 0, &vec![0; (*len).min(prefill).min(total)], &[]);
+            for (slot, (len, samples, position)) in lens.iter().take(num_slots).enumerate() {
+                let len = (*len).min(prefill).min(total);
+                let row = batch.push_row(slot, (*position).min(total - len), &vec![0; len], &[]);
                 if *samples {
                     batch.push_sampled(row, 0, &sampler);
                 }
             }
             let mut seen = Vec::new();
             for launch in buckets.plan(&batch) {
-                let Launch { rows, bucket_rows, tokens_per_row, sampler } = launch;
-                let decoder = ProgramKey::Decoder { rows: bucket_rows, tokens_per_row };
+                let Launch { rows, bucket_rows, tokens_per_row, context, sampler } = launch;
+                let decoder = ProgramKey::Decoder { rows: bucket_rows, tokens_per_row, context };
+                prop_assert!(rows.iter().all(|row| context.is_none_or(|most| batch.rows[*row].context_len <= most)));
                 prop_assert!(rows.len() <= bucket_rows, "{} rows", rows.len());
                 prop_assert!(rows.iter().all(|row| batch.rows[*row].num_tokens <= tokens_per_row));
                 prop_assert!(programs.contains(&decoder), "{decoder}");

@@ -2,7 +2,7 @@
 //!
 //! Entry points: [`State::consume`] starts the sampler of a launch and the programs for its targets, the prompt tokens
 //! whose log-probabilities are reported; [`Reports`] contains the pending copies of the results to the host;
-//! [`Reports::wait`] makes a [`StepOutput`] from them. Each of these programs applies the output head to the hidden
+//! [`Reports::outputs`] makes a [`StepOutput`] from them. Each of these programs applies the output head to the hidden
 //! states that it needs, so logits never leave a program.
 
 use std::collections::hash_map::Entry;
@@ -28,8 +28,10 @@ pub(super) struct Consumers<'a> {
 }
 
 /// The pending copies of a step's results to the host.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reports {
+    num_sampled: usize,
+    num_targets: usize,
     samples: Vec<Samples>,
     targets: Vec<Targets>,
     /// The hash of the programs that ran and of their inputs.
@@ -40,8 +42,8 @@ pub(super) struct Reports {
 /// logprob and, if the program reports them, top tokens with the bits of their logprobs.
 #[derive(Debug)]
 struct Samples {
-    /// Indices in [`Batch::rows`].
-    rows: Vec<usize>,
+    /// For each row that samples, its index in [`Batch::sampled`] and its row in the results.
+    places: Vec<(usize, usize)>,
     bucket_rows: usize,
     download: Download,
 }
@@ -85,7 +87,7 @@ impl State {
         inputs: [Vec<Buffer>; 2],
         consumers: Consumers<'_>,
     ) -> Result<Samples, XlaError> {
-        let Consumers { launch: Launch { rows, bucket_rows, .. }, host, .. } = consumers;
+        let Consumers { batch, launch: Launch { rows, bucket_rows, .. }, host } = consumers;
         let key = ProgramKey::Sampler { rows: *bucket_rows, sampler };
         let token_inputs = if sampler.reads_token_inputs() { self.token_inputs(consumers)? } else { Vec::new() };
         let [last, columns] = inputs;
@@ -97,7 +99,10 @@ impl State {
         // All devices return the same report.
         let report = results.into_iter().flatten().next().expect("samplers report on at least one device");
         let download = report.to_host().map_err(|source| failed(key, source))?;
-        Ok(Samples { rows: rows.clone(), bucket_rows: *bucket_rows, download })
+        let place = |row: usize| rows.iter().position(|known| *known == row);
+        let sampled = batch.sampled.iter().enumerate();
+        let places = sampled.filter_map(|(index, sampled)| Some((index, place(sampled.row)?))).collect();
+        Ok(Samples { places, bucket_rows: *bucket_rows, download })
     }
 
     /// Returns the arrays of [`TokenInput`] for the rows of a launch as `[input][device]`, in the order of the
@@ -169,25 +174,30 @@ impl State {
 }
 
 impl Reports {
-    /// Waits for all copies, and returns the results in the order of `batch`.
+    /// Returns the reports of a step that has started nothing yet.
+    pub(super) fn new(batch: &Batch) -> Self {
+        let (num_sampled, num_targets) = (batch.sampled.len(), batch.targets.token_ids.len());
+        let (samples, targets) = (Vec::new(), Vec::new());
+        Self { num_sampled, num_targets, samples, targets, fingerprint: Fingerprint::default() }
+    }
+
+    /// Returns the results in the order of the batch, when all copies have arrived.
     ///
     /// # Errors
     /// When a launch failed on the device.
-    pub(super) fn wait(self, batch: &Batch) -> Result<StepOutput, XlaError> {
+    pub(super) async fn outputs(self) -> Result<StepOutput, XlaError> {
         let failed = |source| XlaError::Program { program: "download of step results".to_owned(), source };
-        let mut tokens = vec![SampledToken::default(); batch.sampled.len()];
-        for Samples { rows, bucket_rows, download } in self.samples {
-            let bytes = download.wait().map_err(failed)?;
-            let width = bytes.len() / size_of::<i32>() / bucket_rows;
-            for (index, sampled) in batch.sampled.iter().enumerate() {
-                if let Some(place) = rows.iter().position(|row| *row == sampled.row) {
-                    tokens[index] = sampled_token(&words(&bytes)[place * width..][..width]);
-                }
+        let mut tokens = vec![SampledToken::default(); self.num_sampled];
+        for Samples { places, bucket_rows, download } in self.samples {
+            let words = words(&download.await.map_err(failed)?);
+            let width = words.len() / bucket_rows;
+            for (index, place) in places {
+                tokens[index] = sampled_token(&words[place * width..][..width]);
             }
         }
-        let mut prompt_tokens = vec![PromptToken::default(); batch.targets.token_ids.len()];
+        let mut prompt_tokens = vec![PromptToken::default(); self.num_targets];
         for Targets { targets, download } in self.targets {
-            let words = words(&download.wait().map_err(failed)?);
+            let words = words(&download.await.map_err(failed)?);
             for (target, words) in targets.into_iter().zip(words.chunks_exact(words.len() / TARGETS)) {
                 prompt_tokens[target] = PromptToken { logprob: number(words[0]), top_tokens: top_tokens(&words[1..]) };
             }

@@ -31,8 +31,8 @@ mod weights;
 use std::path::PathBuf;
 
 use backend::{
-    Backend, BackendError, Batch, DevicePlace, LocalRanks, Membership, MemoryPlan, ModelGraphs, Progress, StateLayout,
-    StepOutput,
+    Backend, BackendError, Batch, DevicePlace, LocalRanks, Membership, MemoryPlan, ModelGraphs, PendingStep, Progress,
+    StateLayout,
 };
 use model::graph::StateBytes;
 use model::weights::Checkpoint;
@@ -162,7 +162,7 @@ impl Backend for XlaBackend {
         // The old state is dropped first: memory may not suffice for both.
         self.state = None;
         let programs = Programs::new(&self.graphs, layout, self.ranks.num_ranks, self.platform.form);
-        let buckets = Buckets::new(layout.num_slots, layout.max_batch_prefill_tokens, layout.max_total_tokens);
+        let buckets = Buckets::new(layout, self.platform.form.fixed_contexts);
         let target = Target::of_client(&self.client);
         let compiler = Compiler::new(target, self.platform.compile_options(assignment), self.cache.clone());
         let keys = buckets.programs();
@@ -183,15 +183,16 @@ impl Backend for XlaBackend {
         Some(program::TOP_TOKENS)
     }
 
-    fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
+    fn launch(&mut self, batch: &Batch) -> Result<PendingStep, BackendError> {
         let state = self.state.as_mut().ok_or(BackendError::NotAllocated)?;
         let host = Host { client: &self.client, devices: &self.devices };
         let reports = state.launch(batch, host);
-        let output = reports.and_then(|reports| reports.wait(batch));
-        if output.is_err() {
+        if reports.is_err() {
             // State that was donated to a failed launch is lost.
             self.state = None;
         }
-        Ok(output?)
+        let reports = reports?;
+        // A launch that fails later spoils the state that it returns, so every later launch fails too.
+        Ok(Box::pin(async move { Ok(reports.outputs().await?) }))
     }
 }

@@ -32,7 +32,13 @@ impl Platform {
             KvCacheForm::OfWeights => None,
             KvCacheForm::F32 => Some(DType::F32),
         };
-        let form = ProgramForm { decode_heads: spec.decode_heads, chunk_bytes: spec.chunk_bytes, kv_dtype };
+        let form = ProgramForm {
+            decode_heads: spec.decode_heads,
+            chunk_bytes: spec.chunk_bytes,
+            lanes: spec.lanes,
+            fixed_contexts: spec.fixed_contexts,
+            kv_dtype,
+        };
         Self { device, spec, num_devices: 1, form }
     }
 

@@ -24,7 +24,7 @@ use model::graph::{DType, Extent, Graph, GraphError, Op, StateBytes, StateSpec, 
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
 use super::stablehlo::{
-    Emitter, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, decode_chunk_tokens, module,
+    Emitter, Layout, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, decode_chunk_tokens, module,
     pack_bits, state_type,
 };
 use super::step_input::{StepShape, sampled_columns};
@@ -46,7 +46,13 @@ pub(crate) const REFERENCE_CONTEXT: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum ProgramKey {
     Clear,
-    Decoder { rows: usize, tokens_per_row: usize },
+    Decoder {
+        rows: usize,
+        tokens_per_row: usize,
+        /// The number of tokens of every row's context that the attention of decoding rows reads; `None` if it reads as
+        /// many as the longest context has.
+        context: Option<usize>,
+    },
     CachedTokens,
     Sampler { rows: usize, sampler: BatchSampler },
     Targets { tokens: usize },
@@ -91,6 +97,11 @@ pub(super) struct ProgramForm {
     /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, so that they stay
     /// in fast memory. The loop gathers at least one block per tile, even if that is more.
     pub(super) chunk_bytes: usize,
+    /// The number of elements to whose multiple the last dimension of an array is padded in memory. If it is not 1, the
+    /// KV cache has a fixed layout.
+    pub(super) lanes: usize,
+    /// Lengths of context, ascending, for which there are decoding programs that read exactly so much of every row.
+    pub(super) fixed_contexts: &'static [usize],
     /// The type of keys and values; `None` means the type of the weights.
     pub(super) kv_dtype: Option<DType>,
 }
@@ -151,6 +162,12 @@ impl Programs {
         state_type(state, self.layout, self.kv_dtype)
     }
 
+    /// Returns the layout of a state's array.
+    fn state_layout(&self, state: &StateSpec) -> Layout {
+        let is_fixed = self.form.lanes > 1 && state.extent == Extent::Token;
+        if is_fixed { Layout::RowMajor } else { Layout::Default }
+    }
+
     /// Returns the sizes of a decoder's launch.
     pub(super) fn step_shape(&self, rows: usize, tokens_per_row: usize) -> StepShape {
         StepShape { rows, tokens_per_row, blocks_per_row: self.blocks_per_row }
@@ -173,7 +190,9 @@ impl Programs {
     pub(super) fn print(&self, key: ProgramKey) -> Result<Program, GraphError> {
         match key {
             ProgramKey::Clear => Ok(self.print_clear(key)),
-            ProgramKey::Decoder { rows, tokens_per_row } => Ok(self.print_decoder(key, rows, tokens_per_row)),
+            ProgramKey::Decoder { rows, tokens_per_row, context } => {
+                Ok(self.print_decoder(key, Sizes { context, ..self.sizes(rows, tokens_per_row) }))
+            }
             ProgramKey::CachedTokens => Ok(self.print_cached_tokens(key)),
             ProgramKey::Sampler { rows, sampler } => self.print_sampler(key, rows, sampler),
             ProgramKey::Targets { tokens } => self.print_targets(key, tokens),
@@ -187,13 +206,12 @@ impl Programs {
         self.finish(key, Signature::default(), emitter, &zeros)
     }
 
-    fn print_decoder(&self, key: ProgramKey, rows: usize, tokens_per_row: usize) -> Program {
-        let shape = self.step_shape(rows, tokens_per_row);
+    fn print_decoder(&self, key: ProgramKey, sizes: Sizes) -> Program {
+        let shape = self.step_shape(sizes.rows, sizes.tokens_per_row);
         let mut signature = Signature::default();
         let states = self.donated(&mut signature, key);
         let packed = signature.kept(Type::new([shape.len()], DType::I32));
         let weights = signature.weights(&self.graphs.decoder);
-        let sizes = self.sizes(rows, tokens_per_row);
         let mut emitter = Emitter::default();
         let (inputs, columns) = RowInputs::unpack(&mut emitter, &packed, shape);
         let rows = Some(inputs.clone());
@@ -203,7 +221,7 @@ impl Programs {
         let Lowering { emitter, mut states, .. } = lowering;
         let mut results = self.given_back(&mut states, key);
         results.extend([last, columns]);
-        if tokens_per_row > 1 {
+        if sizes.tokens_per_row > 1 {
             results.push(hidden);
         }
         self.finish(key, signature, emitter, &results)
@@ -263,7 +281,11 @@ impl Programs {
     /// Adds the states of a program as its first arguments, and returns them by name.
     fn donated(&self, signature: &mut Signature, key: ProgramKey) -> HashMap<String, Tensor> {
         let states = self.states(key).into_iter().enumerate();
-        states.map(|(i, state)| (state.name.clone(), signature.donated(self.state_type(state), i))).collect()
+        let donated = |(index, state): (usize, &StateSpec)| {
+            let (ty, layout) = (self.state_type(state), self.state_layout(state));
+            (state.name.clone(), signature.add(Parameter { layout, ..Parameter::donated(ty, index) }))
+        };
+        states.map(donated).collect()
     }
 
     /// Returns the first results of a program: its states after the step.
@@ -275,13 +297,14 @@ impl Programs {
         let Signature { parameters, weights } = signature;
         let donated = parameters.iter().filter(|parameter| parameter.donated_to.is_some());
         let donated_bytes = donated.map(|parameter| parameter.ty.size_bytes()).sum();
-        let text = module(&key.to_string(), self.num_devices, &parameters, emitter, results);
+        let layouts: Vec<Layout> = self.states(key).into_iter().map(|state| self.state_layout(state)).collect();
+        let text = module(&key.to_string(), self.num_devices, &parameters, emitter, (results, &layouts));
         Program { name: key.to_string(), text, weights, donated_bytes, reference: self.reference(key) }
     }
 
     fn reference(&self, key: ProgramKey) -> Reference {
         match key {
-            ProgramKey::Decoder { rows, tokens_per_row: 1 } => {
+            ProgramKey::Decoder { rows, tokens_per_row: 1, context: _ } => {
                 let of_tokens = self.states.iter().filter(|state| state.extent == Extent::Token);
                 let width = of_tokens.map(StateSpec::num_elements).max().unwrap_or_default();
                 let chunk = decode_chunk_tokens(&self.sizes(rows, 1), width, self.kv_dtype);
@@ -313,15 +336,23 @@ impl Programs {
             num_devices: self.num_devices,
             decode_heads: self.form.decode_heads,
             chunk_bytes: self.form.chunk_bytes,
+            context: None,
         }
     }
 }
 
 impl ProgramForm {
-    /// Returns the bytes that one rank keeps between steps.
+    /// Returns the bytes that one rank keeps between steps, with the padding of the KV cache.
     pub(super) fn state_bytes(&self, graphs: &ModelGraphs) -> StateBytes {
         let element_bytes = self.kv_dtype(graphs).size_bytes();
-        StateBytes::of(graphs.states(), |vector_len| vector_len as u64 * element_bytes)
+        let padded = |state: &StateSpec| match state.extent {
+            Extent::Token => {
+                StateSpec { shape: vec![state.num_elements().next_multiple_of(self.lanes)], ..state.clone() }
+            }
+            Extent::Slot | Extent::Position => state.clone(),
+        };
+        let states: Vec<StateSpec> = graphs.states().into_iter().map(padded).collect();
+        StateBytes::of(&states, |vector_len| vector_len as u64 * element_bytes)
     }
 
     /// Returns the type of keys and values.
@@ -333,12 +364,12 @@ impl ProgramForm {
 
 impl Signature {
     fn kept(&mut self, ty: Type) -> Tensor {
-        self.parameters.push(Parameter::kept(ty.clone()));
-        Emitter::argument(self.parameters.len() - 1, ty)
+        self.add(Parameter::kept(ty))
     }
 
-    fn donated(&mut self, ty: Type, result: usize) -> Tensor {
-        self.parameters.push(Parameter::donated(ty.clone(), result));
+    fn add(&mut self, parameter: Parameter) -> Tensor {
+        let ty = parameter.ty.clone();
+        self.parameters.push(parameter);
         Emitter::argument(self.parameters.len() - 1, ty)
     }
 
@@ -358,8 +389,9 @@ impl std::fmt::Display for ProgramKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Clear => f.write_str("clear"),
-            Self::Decoder { rows, tokens_per_row: 1 } => write!(f, "decode_{rows}"),
-            Self::Decoder { rows, tokens_per_row } => write!(f, "prefill_{rows}x{tokens_per_row}"),
+            Self::Decoder { rows, tokens_per_row: 1, context: None } => write!(f, "decode_{rows}"),
+            Self::Decoder { rows, tokens_per_row: 1, context: Some(tokens) } => write!(f, "decode_{rows}_of_{tokens}"),
+            Self::Decoder { rows, tokens_per_row, context: _ } => write!(f, "prefill_{rows}x{tokens_per_row}"),
             Self::CachedTokens => f.write_str("cached_tokens"),
             Self::Sampler { rows, sampler } => write!(f, "sample_{rows}_{}", sampler.name()),
             Self::Targets { tokens } => write!(f, "prompt_logprobs_{tokens}"),

@@ -99,7 +99,7 @@ impl State {
     /// When a launch cannot be started. The state is then lost.
     pub(super) fn launch(&mut self, batch: &Batch, host: Host<'_>) -> Result<Reports, XlaError> {
         self.fingerprint = Fingerprint::default();
-        let mut reports = Reports::default();
+        let mut reports = Reports::new(batch);
         for cached in &batch.cached_tokens {
             self.note_cached_tokens(cached, host)?;
         }
@@ -146,8 +146,8 @@ impl State {
     }
 
     fn decode(&mut self, batch: &Batch, launch: &Launch, host: Host<'_>) -> Result<Decoded, XlaError> {
-        let Launch { rows, bucket_rows, tokens_per_row, sampler: _ } = launch;
-        let (bucket_rows, tokens_per_row) = (*bucket_rows, *tokens_per_row);
+        let Launch { rows, bucket_rows, tokens_per_row, context, sampler: _ } = launch;
+        let (bucket_rows, tokens_per_row, context) = (*bucket_rows, *tokens_per_row, *context);
         let shape = self.model.programs.step_shape(bucket_rows, tokens_per_row);
         let mut packed = pack(batch, rows, shape);
         self.fingerprint = step_input::fingerprint(self.fingerprint, &packed, shape);
@@ -156,7 +156,7 @@ impl State {
             set_rank(&mut packed, shape, local.rank);
             arguments.push(vec![Argument::Donate(upload(host, local, &[shape.len()], &packed)?)]);
         }
-        let key = ProgramKey::Decoder { rows: bucket_rows, tokens_per_row };
+        let key = ProgramKey::Decoder { rows: bucket_rows, tokens_per_row, context };
         let mut decoded = Decoded::default();
         for mut results in self.run(key, arguments, host)? {
             decoded.hidden.extend(if tokens_per_row > 1 { results.pop() } else { None });

@@ -65,6 +65,8 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     ],
     decode_heads: HeadForm::Wide,
     chunk_bytes: CHUNK_BYTES,
+    lanes: 128,
+    fixed_contexts: &[],
     kinds: &[
         // v5p: each chip is used as two devices (docs/tpu-attention.md). For each device, libtpu reports the memory of
         // the whole chip.

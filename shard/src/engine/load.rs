@@ -129,7 +129,6 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         backend,
         samplers,
         rows: None,
-        idle_since: None,
     })
 }
 

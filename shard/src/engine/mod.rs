@@ -1,13 +1,14 @@
 //! One model on the devices of this process: executes steps and releases, and keeps track of the rows in the slots.
 //!
-//! Entry points: [`load`](fn@load), [`Engine::warmup`], then [`Engine::step`], [`Engine::release`]. A command is
+//! Entry points: [`load`](fn@load), [`Engine::warmup`], then [`Engine::launch`], [`Engine::release`]. A command is
 //! checked as a whole before anything changes. A step then becomes one batch for the backend, and `wants` makes the
-//! reply from the results.
+//! reply from the results. The next step may be launched before the results of the last one are there.
 //!
 //! **Invariant**: there is no policy here. The engine never chooses which row runs, never ends a sequence, never waits.
 
 mod check;
 mod error;
+mod launched;
 pub(crate) mod limits;
 mod load;
 #[cfg(test)]
@@ -16,7 +17,7 @@ mod wants;
 mod warmup;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub(crate) use backend::Progress;
 use backend::{Backend, DevicePlace};
@@ -27,6 +28,7 @@ use proto::{MAX_HELD_BACK_TOKENS, ModelInfo, Opening, Release, Row, Sample, Step
 use crate::rows::RowTable;
 pub(crate) use check::check;
 pub(crate) use error::EngineError;
+pub(crate) use launched::{DeviceClock, LaunchedStep};
 pub(crate) use load::{config_json, graphs, load, num_threads, quantized, weight_type};
 use wants::Asked;
 
@@ -40,8 +42,6 @@ pub(crate) struct Engine {
     samplers: Samplers,
     /// `None` before warm-up.
     rows: Option<RowTable>,
-    /// The time when the backend finished its last step.
-    idle_since: Option<Instant>,
 }
 
 /// The numbers of multiply-adds in a rank's linear layers.
@@ -83,11 +83,22 @@ impl Engine {
         self.rows.is_some()
     }
 
-    /// Executes a step: reads the tokens of all its rows, and returns the results that the rows request.
+    /// Launches a step and waits for its results.
+    ///
+    /// # Errors
+    /// As [`Engine::launch`], and when the device fails later.
+    pub(crate) fn step(&mut self, step: &Step) -> Result<StepReply, EngineError> {
+        let mut launched = self.launch(step)?;
+        let mut clock = DeviceClock::default();
+        pollster::block_on(std::future::poll_fn(|context| launched.poll(&mut clock, context)))
+    }
+
+    /// Launches a step: the backend reads the tokens of all its rows. The launched step returns the results that the
+    /// rows request.
     ///
     /// # Errors
     /// When the step is invalid or precedes the warm-up, without any change; and when the device fails.
-    pub(crate) fn step(&mut self, step: &Step) -> Result<StepReply, EngineError> {
+    pub(crate) fn launch(&mut self, step: &Step) -> Result<LaunchedStep, EngineError> {
         self.rows.as_ref().ok_or(EngineError::NotWarm)?.check(step)?;
         self.check_openings(step)?;
         let mut asked = Asked::default();
@@ -97,7 +108,11 @@ impl Engine {
             }
             self.push(row, &mut asked)?;
         }
-        self.execute(asked)
+        let compiled_before = self.backend.num_programs_compiled();
+        let start = Instant::now();
+        let results = self.backend.launch(&asked.batch)?;
+        let num_programs_compiled = (self.backend.num_programs_compiled() - compiled_before) as u32;
+        Ok(LaunchedStep { asked, results, start, num_programs_compiled })
     }
 
     /// Ends the rows in the slots of `release`.
@@ -159,19 +174,4 @@ impl Engine {
         asked.push(row, open, mask);
         Ok(())
     }
-
-    fn execute(&mut self, asked: Asked) -> Result<StepReply, EngineError> {
-        let compiled_before = self.backend.num_programs_compiled();
-        let start = Instant::now();
-        let output = self.backend.execute(&asked.batch)?;
-        let end = Instant::now();
-        let idle_ns = self.idle_since.replace(end).map_or(0, |idle_since| nanoseconds(start - idle_since));
-        let num_programs_compiled = (self.backend.num_programs_compiled() - compiled_before) as u32;
-        let forward_ns = nanoseconds(end - start);
-        Ok(StepReply { num_programs_compiled, idle_ns, forward_ns, ..asked.reply(output) })
-    }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -3,6 +3,7 @@
 //! Entry point: [`Connection`]. It handles frames and deadlines and does not interpret commands.
 
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use endpoint::Stream;
@@ -93,5 +94,12 @@ impl Connection {
             }
         }
         Ok(())
+    }
+}
+
+impl AsFd for Connection {
+    /// The socket. Frames are read from it without a buffer, so it is readable if a command has arrived.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }

@@ -1,9 +1,11 @@
 //! The commands of a client, and the replies to them.
 //!
-//! Entry points: [`refusal`] for the first command, [`converse`] for all later ones. Commands are executed one at a
-//! time, in the order in which they arrive, and their numbers must be consecutive. After an error reply the
+//! Entry points: [`refusal`] for the first command, [`converse`] for all later ones. Commands are carried out one at a
+//! time, in the order in which they arrive, and their numbers must be consecutive. A step is launched without waiting
+//! for the step before it, and replies are sent in the order of the commands (`outstanding`). After an error reply the
 //! conversation goes on, unless the error leaves rows in an unknown state.
 
+use std::os::fd::AsFd as _;
 use std::sync::mpsc;
 
 use proto::shard_error::Kind;
@@ -12,8 +14,10 @@ use proto::{
     reply,
 };
 
-use super::connection::Connection;
+use super::connection::{Connection, ConnectionError};
 use super::events::{SIGN_OF_LIFE_INTERVAL, Throttle};
+use super::outstanding::{Outcome, Outstanding};
+use super::wakeup::Wakeup;
 use super::{Identity, Interruption, ServerError};
 use crate::engine::{Engine, EngineError};
 
@@ -21,12 +25,12 @@ use crate::engine::{Engine, EngineError};
 const REPORTS: usize = 16;
 
 /// The reason why a command is refused.
-enum CommandError {
+pub(super) enum CommandError {
     Protocol(String),
     Engine(EngineError),
 }
 
-/// Executes commands and replies to them until `Leave`. `last_number` is the number of the first command, which was
+/// Carries out commands and replies to them until `Leave`. `last_number` is the number of the first command, which was
 /// Hello.
 pub(super) fn converse(
     connection: &mut Connection,
@@ -34,44 +38,93 @@ pub(super) fn converse(
     identity: Identity,
     mut last_number: u64,
 ) -> Result<(), Interruption> {
+    let wakeup = Wakeup::new().map_err(ConnectionError::from)?;
+    let waker = wakeup.waker();
+    let mut outstanding = Outstanding::new(identity);
     loop {
+        while let Some((sequence_number, result)) = outstanding.pop(&waker) {
+            send(connection, sequence_number, result)?;
+        }
+        // A step that the socket already holds is launched before the one under way ends.
+        let may_read = !outstanding.is_full();
+        if !outstanding.is_empty() {
+            let is_readable = wakeup.wait(may_read.then(|| connection.as_fd())).map_err(ConnectionError::from)?;
+            if !is_readable {
+                continue;
+            }
+        }
         let Command { sequence_number, kind } = connection.read()?;
         let expected = last_number + 1;
         last_number = sequence_number;
-        let result = match kind {
+        let outcome = match kind {
             _ if sequence_number != expected => {
                 let message = format!("the command has number {sequence_number}, but {expected} is expected");
-                Err(CommandError::Protocol(message))
+                Outcome::Known(Err(CommandError::Protocol(message)))
             }
             Some(command::Kind::Leave(_)) => {
-                connection.reply(sequence_number, reply::Kind::Done(Done {}))?;
-                return Ok(());
-            }
-            Some(command::Kind::Hello(_)) => Err(CommandError::Protocol("hello has already been sent".to_owned())),
-            None => Err(CommandError::Protocol("the kind of the command is unknown".to_owned())),
-            Some(command::Kind::Info(_)) => Ok(reply::Kind::Info(engine.info().clone())),
-            Some(command::Kind::Fit(fit)) => {
-                engine.fit(&fit.wishes.unwrap_or_default()).map(reply::Kind::Fit).map_err(CommandError::Engine)
+                outstanding.push(sequence_number, Outcome::Known(Ok(reply::Kind::Done(Done {}))));
+                return finish(connection, &mut outstanding, &wakeup);
             }
             Some(command::Kind::Warmup(limits)) => {
+                finish(connection, &mut outstanding, &wakeup)?;
                 let warmup = warm_up(connection, engine, &limits, sequence_number);
-                warmup.map(reply::Kind::Warmup).map_err(CommandError::Engine)
+                Outcome::Known(warmup.map(reply::Kind::Warmup).map_err(CommandError::Engine))
             }
-            Some(command::Kind::Step(step)) => step_reply(engine.step(&step), identity),
-            Some(command::Kind::Release(release)) => {
-                engine.release(&release).map(|()| reply::Kind::Done(Done {})).map_err(CommandError::Engine)
-            }
+            kind => carry_out(engine, kind),
         };
-        match result {
-            Ok(kind) => connection.reply(sequence_number, kind)?,
-            Err(error) => refuse(connection, sequence_number, error)?,
+        outstanding.push(sequence_number, outcome);
+    }
+}
+
+/// Carries out a command that sends no reports of progress.
+fn carry_out(engine: &mut Engine, kind: Option<command::Kind>) -> Outcome {
+    let result = match kind {
+        Some(command::Kind::Step(step)) => match engine.launch(&step) {
+            Ok(launched) => return Outcome::Step(Box::new(launched)),
+            Err(error) => Err(CommandError::Engine(error)),
+        },
+        Some(command::Kind::Release(release)) => {
+            engine.release(&release).map(|()| reply::Kind::Done(Done {})).map_err(CommandError::Engine)
         }
+        Some(command::Kind::Info(_)) => Ok(reply::Kind::Info(engine.info().clone())),
+        Some(command::Kind::Fit(fit)) => {
+            engine.fit(&fit.wishes.unwrap_or_default()).map(reply::Kind::Fit).map_err(CommandError::Engine)
+        }
+        Some(command::Kind::Hello(_)) => Err(CommandError::Protocol("hello has already been sent".to_owned())),
+        Some(command::Kind::Warmup(_) | command::Kind::Leave(_)) | None => {
+            Err(CommandError::Protocol("the kind of the command is unknown".to_owned()))
+        }
+    };
+    Outcome::Known(result)
+}
+
+/// Waits for the steps under way, and sends all replies.
+fn finish(connection: &mut Connection, outstanding: &mut Outstanding, wakeup: &Wakeup) -> Result<(), Interruption> {
+    let waker = wakeup.waker();
+    while !outstanding.is_empty() {
+        match outstanding.pop(&waker) {
+            Some((sequence_number, result)) => send(connection, sequence_number, result)?,
+            None => _ = wakeup.wait(None).map_err(ConnectionError::from)?,
+        }
+    }
+    Ok(())
+}
+
+/// Sends the reply to a command.
+fn send(
+    connection: &mut Connection,
+    sequence_number: u64,
+    result: Result<reply::Kind, CommandError>,
+) -> Result<(), Interruption> {
+    match result {
+        Ok(kind) => Ok(connection.reply(sequence_number, kind)?),
+        Err(error) => refuse(connection, sequence_number, error),
     }
 }
 
 /// Makes the reply to a step. Shard 0 replies with the tokens. The other shards reply with the step's fingerprint,
 /// which shows that they have computed the same step.
-fn step_reply(
+pub(super) fn step_reply(
     result: Result<StepReply, EngineError>,
     Identity { shard, .. }: Identity,
 ) -> Result<reply::Kind, CommandError> {

@@ -1,5 +1,5 @@
-//! The server of a shard: listens before the model is loaded, replies to commands one at a time, and ends with its
-//! client.
+//! The server of a shard: listens before the model is loaded, carries out commands one at a time, replies in their
+//! order, and ends with its client.
 //!
 //! Entry point: [`run`]. There are three threads, and a fourth during warm-up. One accepts clients, one loads the model
 //! (`events`), and the main thread handles their events one at a time and talks to the client (`conversation`). The
@@ -14,6 +14,8 @@
 mod connection;
 mod conversation;
 mod events;
+mod outstanding;
+mod wakeup;
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;

@@ -38,6 +38,9 @@ struct Plan {
     /// The number of tiles that read their contexts in the same loop.
     group: usize,
     chunk_blocks: usize,
+    /// The number of tokens, from the start of each tile, that a group of tiles reads; `None` if it reads as many as the
+    /// longest tile needs.
+    reach: Option<usize>,
     form: HeadForm,
     window: Option<usize>,
     soft_cap: Option<f32>,
@@ -195,10 +198,23 @@ impl Plan {
         let is_too_large = |blocks: usize| {
             group * blocks * block_bytes > sizes.chunk_bytes || group * blocks * score_bytes > MAX_SCORE_BYTES
         };
-        let chunk_blocks = chunk_blocks(most.min(sizes.blocks_per_row), is_too_large);
         let AttentionSpec { keys: _, values: _, scale: _, window, soft_cap } = *spec;
-        Self { heads, kv_heads, head_dim, value_dim, tile, num_tiles, group, chunk_blocks, form, window, soft_cap }
+        let reach = sizes.context.filter(|_| is_decode).map(|context| reach(context, window));
+        let chunk_blocks = match reach {
+            Some(reach) => chunk_blocks(reach / BLOCK_SIZE, |blocks| {
+                blocks % 2 == 0 && group * blocks * block_bytes > sizes.chunk_bytes
+            }),
+            None => chunk_blocks(most.min(sizes.blocks_per_row), is_too_large),
+        };
+        Self { heads, kv_heads, head_dim, value_dim, tile, num_tiles, group, chunk_blocks, reach, form, window, soft_cap }
     }
+}
+
+/// Returns the number of tokens that a decoding row reads of a context of `context` tokens, in whole blocks. With a
+/// window, the row reads from the start of the block in which the window begins.
+fn reach(context: usize, window: Option<usize>) -> usize {
+    let of_window = window.map_or(usize::MAX, |window| window.next_multiple_of(BLOCK_SIZE) + BLOCK_SIZE);
+    context.next_multiple_of(BLOCK_SIZE).min(of_window)
 }
 
 impl Plan {
@@ -278,11 +294,14 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
         HeadForm::Split => plan.value_dim,
         HeadForm::Wide => plan.kv_heads * plan.value_dim,
     };
-    let lens = match &tiles.starts {
-        Some(starts) => emitter.elementwise("subtract", &[&tiles.ends, starts]), // [group]
-        None => tiles.ends.clone(),
+    let longest = match (plan.reach, &tiles.starts) {
+        (Some(reach), _) => emitter.scalar(reach as f64, DType::I32), // []
+        (None, Some(starts)) => {
+            let lens = emitter.elementwise("subtract", &[&tiles.ends, starts]); // [group]
+            emitter.reduce(Reduction::Max, &lens, &[0]) // []
+        }
+        (None, None) => emitter.reduce(Reduction::Max, &tiles.ends, &[0]), // []
     };
-    let longest = emitter.reduce(Reduction::Max, &lens, &[0]); // []
     let step = emitter.scalar((plan.chunk_blocks * BLOCK_SIZE) as f64, DType::I32); // []
     let state_type = Type::new(state_dims.clone(), DType::F32);
     let output_type = Type::new([state_dims, vec![width]].concat(), DType::F32);
@@ -292,27 +311,28 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
         emitter.splat(0.0, state_type),
         emitter.splat(0.0, output_type),
     ];
-    let done = emitter.repeat(
-        &start,
-        |emitter, values| emitter.compare("LT", &values[0], &longest),
-        |emitter, values| {
-            let (position, state) = (&values[0], &values[1..]);
-            let blocks = blocks(emitter, tiles, position, plan); // [group, blocks]
-            let [keys, values] = [0, 1].map(|index| read(emitter, &caches[index], &blocks));
-            let first_key = match &tiles.starts {
-                Some(starts) => {
-                    let position = emitter.broadcast(position, &[], starts.dims()); // [group]
-                    emitter.elementwise("add", &[&position, starts]) // [group]
-                }
-                None => position.clone(),
-            };
-            let values = zero_after_end(emitter, &values, &first_key, &tiles.ends);
-            let chunk = Chunk { keys, values, first_key };
-            let state = attend_to_chunk(emitter, &queries, &chunk, state, plan);
-            let next = emitter.elementwise("add", &[position, &step]); // []
-            [vec![next], state].concat()
-        },
-    );
+    let attend = |emitter: &mut Emitter, values: &[Tensor]| {
+        let (position, state) = (&values[0], &values[1..]);
+        let blocks = blocks(emitter, tiles, position, plan); // [group, blocks]
+        let [keys, values] = [0, 1].map(|index| read(emitter, &caches[index], &blocks));
+        let first_key = match &tiles.starts {
+            Some(starts) => {
+                let position = emitter.broadcast(position, &[], starts.dims()); // [group]
+                emitter.elementwise("add", &[&position, starts]) // [group]
+            }
+            None => position.clone(),
+        };
+        let values = zero_after_end(emitter, &values, &first_key, &tiles.ends);
+        let chunk = Chunk { keys, values, first_key };
+        let state = attend_to_chunk(emitter, &queries, &chunk, state, plan);
+        let next = emitter.elementwise("add", &[position, &step]); // []
+        [vec![next], state].concat()
+    };
+    let done = if plan.reach == Some(plan.chunk_blocks * BLOCK_SIZE) {
+        attend(emitter, &start)
+    } else {
+        emitter.repeat(&start, |emitter, values| emitter.compare("LT", &values[0], &longest), attend)
+    };
     let [sum, output] = [&done[2], &done[3]];
     let dims: Vec<usize> = (0..sum.dims().len()).collect();
     let sum = emitter.broadcast(sum, &dims, output.dims());

@@ -36,15 +36,26 @@ pub(super) struct Parameter {
     pub(super) ty: Type,
     /// The index of the result that takes over the argument's memory; `None` if the argument keeps its memory.
     pub(super) donated_to: Option<usize>,
+    pub(super) layout: Layout,
 }
 
-/// Returns the text of the program `name` that computes `results`, the last values of `emitter`, from `parameters`.
+/// The order in which the elements of an argument or result lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// The compiler's default for the type.
+    Default,
+    /// The last dimension first.
+    RowMajor,
+}
+
+/// Returns the text of the program `name` that computes `results`, the last values of `emitter`, from `parameters`. The
+/// first results have the layouts `layouts`, the others the default layout.
 pub(super) fn module(
     name: &str,
     num_devices: usize,
     parameters: &[Parameter],
     mut emitter: Emitter,
-    results: &[Tensor],
+    (results, layouts): (&[Tensor], &[Layout]),
 ) -> String {
     emitter.return_values(results);
     let mut text = String::new();
@@ -53,7 +64,8 @@ pub(super) fn module(
         "module @{name} attributes {{mhlo.num_partitions = {num_devices} : i32, mhlo.num_replicas = 1 : i32}} {{"
     ));
     let parameters: Vec<String> = parameters.iter().enumerate().map(|(index, p)| p.print(index)).collect();
-    let types: Vec<String> = results.iter().map(|result| result.ty().to_string()).collect();
+    let layouts = layouts.iter().chain(std::iter::repeat(&Layout::Default));
+    let types: Vec<String> = results.iter().zip(layouts).map(|(result, layout)| layout.print_result(result.ty())).collect();
     write(format_args!("  func.func public @main({}) -> ({}) {{", parameters.join(", "), types.join(", ")));
     write(format_args!("{}  }}\n}}", emitter.finish()));
     text
@@ -62,20 +74,34 @@ pub(super) fn module(
 impl Parameter {
     /// Returns a parameter that keeps its memory.
     pub(super) fn kept(ty: Type) -> Self {
-        Self { ty, donated_to: None }
+        Self { ty, donated_to: None, layout: Layout::Default }
     }
 
     /// Returns a parameter whose memory becomes that of the result number `result`.
     pub(super) fn donated(ty: Type, result: usize) -> Self {
-        Self { ty, donated_to: Some(result) }
+        Self { ty, donated_to: Some(result), layout: Layout::Default }
     }
 
     fn print(&self, index: usize) -> String {
-        let Self { ty, donated_to } = self;
-        match donated_to {
-            Some(result) => format!("%arg{index}: {ty} {{tf.aliasing_output = {result} : i32}}"),
-            None => format!("%arg{index}: {ty}"),
+        let Self { ty, donated_to, layout } = self;
+        let alias = donated_to.map(|result| format!("tf.aliasing_output = {result} : i32"));
+        let attributes: Vec<String> = layout.attribute(ty).into_iter().chain(alias).collect();
+        match attributes.as_slice() {
+            [] => format!("%arg{index}: {ty}"),
+            attributes => format!("%arg{index}: {ty} {{{}}}", attributes.join(", ")),
         }
+    }
+}
+
+impl Layout {
+    /// Returns the attribute of an argument or result of type `ty`; `None` for the default.
+    fn attribute(self, ty: &Type) -> Option<String> {
+        let minor_to_major = || (0..ty.dims.len()).rev().map(|dim| dim.to_string()).collect::<Vec<_>>().join(",");
+        (self == Self::RowMajor).then(|| format!("mhlo.layout_mode = \"{{{}}}\"", minor_to_major()))
+    }
+
+    fn print_result(self, ty: &Type) -> String {
+        self.attribute(ty).map_or_else(|| ty.to_string(), |attribute| format!("{ty} {{{attribute}}}"))
     }
 }
 

@@ -127,12 +127,14 @@ proptest! {
         form in forms(),
         lens in prop::collection::vec(prop_oneof![0..40usize, 500..1200usize], 1..5),
         kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Float(FloatType::Bf16)]),
-        chunk_bytes in prop::sample::select(vec![16_usize << 20, 1 << 12]),
+        chunk_bytes in prop::sample::select(vec![16_usize << 20, 1 << 16, 1 << 12]),
+        has_fixed_context in any::<bool>(),
         seed in any::<u64>(),
     ) {
         let lens: Lens = lens.into_iter().map(|before| (before, 1)).collect();
         let mut case = case(heads, &lens, [lens.len() + 2, 1], &mut Numbers::new(seed));
         (case.sizes.decode_heads, case.sizes.chunk_bytes, case.kv_dtype) = (form, chunk_bytes, kv_dtype);
+        case.sizes.context = has_fixed_context.then_some(case.sizes.blocks_per_row * BLOCK_SIZE);
         case.check(&[tolerance(kv_dtype)]);
     }
 }
@@ -166,11 +168,12 @@ fn nothing_of_a_row_gets_into_another() {
         [HeadForm::Split, HeadForm::Wide].map(|form| (form, [4, 1], vec![(600, 1), (20, 1), (3, 1), (333, 1)]));
     let prompts = (HeadForm::Split, [4, 32], vec![(600, 32), (20, 9), (0, 3), (333, 30)]);
     let all = decodes.into_iter().chain([prompts]);
-    let windows = [None, Some(30)];
-    for ((form, bucket, lens), window) in all.flat_map(|one| windows.map(|window| (one.clone(), window))) {
+    let settings = [(None, None), (Some(30), None), (None, Some(640)), (Some(30), Some(640))];
+    for ((form, bucket, lens), setting) in all.flat_map(|one| settings.map(|setting| (one.clone(), setting))) {
+        let (window, context) = setting;
         let bounds = Bounds { window, soft_cap: None };
         let mut case = case((heads, bounds), &lens, bucket, &mut Numbers::new(9));
-        case.sizes.decode_heads = form;
+        (case.sizes.decode_heads, case.sizes.context) = (form, context);
         let Some(clean) = case.on_xla() else {
             return;
         };

@@ -114,6 +114,7 @@ impl Case {
             top_tokens: TOP_TOKENS,
             num_devices: 1,
             decode_heads: HeadForm::Split,
+            context: None,
             chunk_bytes: 16 << 20,
         };
         let cache = |KvHeads { kv_heads, dim, .. }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * dim];
@@ -307,7 +308,7 @@ impl Case {
             if index < num_donated { Parameter::donated(ty, index) } else { Parameter::kept(ty) }
         };
         let parameters: Vec<Parameter> = uploads.iter().enumerate().map(parameter).collect();
-        Program { text: module("case", self.sizes.num_devices, &parameters, emitter, &results), uploads, num_donated }
+        Program { text: module("case", self.sizes.num_devices, &parameters, emitter, (&results, &[])), uploads, num_donated }
     }
 
     /// Returns an argument with the padding that the device gets.

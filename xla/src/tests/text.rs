@@ -71,7 +71,8 @@ fn norm(graph: &mut Graph, x: Value, name: &str) -> Value {
 
 fn programs_of(model: &ModelGraphs) -> Programs {
     let layout = StateLayout { num_slots: 2, num_blocks: 4, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
-    let form = ProgramForm { decode_heads: HeadForm::Split, chunk_bytes: 16 << 20, kv_dtype: Some(DType::F32) };
+    let decode_heads = HeadForm::Split;
+    let form = ProgramForm { decode_heads, chunk_bytes: 16 << 20, lanes: 1, fixed_contexts: &[], kv_dtype: Some(DType::F32) };
     Programs::new(model, layout, 1, form)
 }
 
@@ -79,7 +80,7 @@ fn programs() -> Programs {
     programs_of(&model())
 }
 
-const DECODER: ProgramKey = ProgramKey::Decoder { rows: 2, tokens_per_row: 1 };
+const DECODER: ProgramKey = ProgramKey::Decoder { rows: 2, tokens_per_row: 1, context: None };
 const SAMPLER: ProgramKey = ProgramKey::Sampler { rows: 2, sampler: BatchSampler::Greedy };
 
 #[test]
@@ -102,7 +103,7 @@ fn the_program_of_a_decoder_of_integers() {
 #[test]
 fn the_same_program_is_the_same_text() {
     let everything = ProgramKey::Sampler { rows: 2, sampler: BatchSampler::Everything };
-    let prefill = ProgramKey::Decoder { rows: 1, tokens_per_row: 32 };
+    let prefill = ProgramKey::Decoder { rows: 1, tokens_per_row: 32, context: None };
     let penalising = ProgramKey::Sampler { rows: 2, sampler: BatchSampler::Penalising };
     let targets = ProgramKey::Targets { tokens: 32 };
     let others = [targets, ProgramKey::CachedTokens, ProgramKey::Clear];

@@ -350,7 +350,7 @@ fn devices_pad_and_copy() {
 fn fingerprint(rig: &mut Rig, tokens: &[i32]) -> u64 {
     let mut batch = Batch::default();
     batch.push_row(0, 0, tokens, &[0]);
-    rig.engine.tell(|engine| Ok(engine.backend.execute(&batch)?.fingerprint)).unwrap()
+    rig.engine.tell(|engine| Ok(pollster::block_on(engine.backend.launch(&batch)?)?.fingerprint)).unwrap()
 }
 
 #[test]

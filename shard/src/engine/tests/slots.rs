@@ -79,7 +79,6 @@ fn load(args: &ShardArgs) -> Result<Engine, EngineError> {
         backend,
         samplers: Samplers::new(vocab_size),
         rows: None,
-        idle_since: None,
     })
 }
 
