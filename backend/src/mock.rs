@@ -14,7 +14,8 @@ use model::sampling::TokenMask;
 
 use super::history::TokenHistory;
 use super::{
-    BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, PendingStep, Progress, StateLayout, computed,
+    BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, PendingStep, Progress, StateLayout,
+    computed,
 };
 use crate::batch::{Batch, BatchRow, PromptTargets, PromptToken, SampledToken, StepOutput};
 

@@ -20,8 +20,12 @@ pub struct PlatformSpec {
     pub client_options: &'static [(&'static str, ClientOption)],
     /// Names and values of the flags for the plugin's compiler.
     pub compiler_flags: &'static [(&'static str, CompilerFlag)],
+    /// The smallest number of rows of a program that decodes; the larger numbers are powers of two.
+    pub min_decode_rows: usize,
     /// How the queries of decoding rows are multiplied with the keys of several KV heads.
     pub decode_heads: HeadForm,
+    /// The chunks that an iteration of the attention loop of decoding rows reads.
+    pub decode_loop: DecodeLoop,
     /// The maximum number of bytes of keys, or of values, that one iteration of the attention loop gathers, so that
     /// they stay in fast memory. An iteration gathers at least one block.
     pub chunk_bytes: usize,
@@ -91,6 +95,16 @@ pub enum HeadForm {
     /// One product for all KV heads, with queries that are zero outside the lanes of their own head. This takes more
     /// operations, but keys and values are read in the layout of the cache.
     Wide,
+}
+
+/// The chunks of contexts that an iteration of the attention loop of decoding rows reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DecodeLoop {
+    /// The next chunk of every row. The longest context determines the number of iterations.
+    EveryRow,
+    /// The next chunks of a list of all chunks of all rows, so many at a time. The sum of the contexts determines the
+    /// number of iterations.
+    List(usize),
 }
 
 /// The type in which the KV cache of a program stores keys and values.

@@ -3,7 +3,9 @@
 
 use crate::platform::{CHUNK_BYTES, QUIET};
 use crate::plugins::{Plugin, Wheel};
-use crate::{BackendKind, ClientOption, Device, DeviceSpec, HeadForm, KvCacheForm, PlatformSpec, Quantize, Ranks};
+use crate::{
+    BackendKind, ClientOption, DecodeLoop, Device, DeviceSpec, HeadForm, KvCacheForm, PlatformSpec, Quantize, Ranks,
+};
 
 impl Device {
     /// The CPU of this machine, through XLA.
@@ -45,7 +47,10 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     // The plugin presents the CPU as this number of devices.
     client_options: &[("cpu_device_count", ClientOption::NumDevices)],
     compiler_flags: &[],
+    // With one row, XLA's CPU compiler generates slow products and scatters.
+    min_decode_rows: 2,
     decode_heads: HeadForm::Split,
+    decode_loop: DecodeLoop::EveryRow,
     chunk_bytes: CHUNK_BYTES,
     lanes: 1,
     fixed_contexts: &[],

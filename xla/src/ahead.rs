@@ -70,6 +70,9 @@ pub struct ProgramCost {
     /// The minimum number of bytes that a decoding or sampling program must read, with the same assumption; 0 for other
     /// programs.
     pub minimum_bytes: u64,
+    /// The bytes that a decoding program reads and must read if one row has 4096 tokens and the others have 256; `None`
+    /// for other programs.
+    pub mixed_bytes: Option<[u64; 2]>,
     pub collectives: Collectives,
 }
 
@@ -142,7 +145,7 @@ impl AheadOfTime {
     /// When a sampler's graph cannot be built.
     pub fn programs(&self, graphs: &ModelGraphs, layout: StateLayout) -> Result<Vec<Program>, BackendError> {
         let programs = Programs::new(graphs, layout, self.devices.len(), self.platform.form);
-        let buckets = Buckets::new(layout, self.platform.form.fixed_contexts);
+        let buckets = Buckets::new(layout, &self.platform.form);
         let print = |key| programs.print(key).map_err(XlaError::from);
         Ok(buckets.programs().into_iter().map(print).collect::<Result<_, _>>()?)
     }
@@ -214,6 +217,9 @@ fn cost(program: &Program, executable: &Executable) -> Result<ProgramCost, XlaEr
         code_bytes: bytes(stats.generated_code_bytes),
         read_bytes: module.reads(attention_rounds.max(1)),
         minimum_bytes,
+        mixed_bytes: program
+            .mixed_reference
+            .map(|mixed| [module.reads(mixed.attention_rounds.max(1)), mixed.minimum_bytes]),
         collectives: module.collectives(),
     })
 }

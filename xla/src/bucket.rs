@@ -7,16 +7,13 @@
 use backend::{BLOCK_SIZE, Batch, StateLayout};
 use model::sampling::BatchSampler;
 
-use super::program::ProgramKey;
+use super::program::{ProgramForm, ProgramKey};
 use super::stablehlo::{MAX_CHUNK_BLOCKS, QUERY_TILE};
 
 /// The smallest padded length of a prompt chunk, in tokens.
 const MIN_PREFILL_TOKENS: usize = 32;
 /// The maximum number of short prompt chunks that one launch reads together.
 const PREFILL_ROWS: usize = 8;
-/// The smallest number of rows of a program that decodes; the larger numbers are powers of two. With one row, XLA's CPU
-/// compiler generates slow products and scatters.
-const MIN_DECODE_ROWS: usize = 2;
 
 /// The sizes of programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,11 +45,10 @@ pub(super) struct Launch {
 }
 
 impl Buckets {
-    /// Returns the sizes for steps of `layout`. `fixed_contexts` are the lengths of context, ascending, for which there
-    /// are programs that decode.
-    pub(super) fn new(layout: StateLayout, fixed_contexts: &[usize]) -> Self {
+    /// Returns the sizes for steps of `layout` in programs of `form`.
+    pub(super) fn new(layout: StateLayout, form: &ProgramForm) -> Self {
         let StateLayout { num_slots, max_total_tokens, max_batch_prefill_tokens, num_blocks: _ } = layout;
-        let mut decode_rows = vec![MIN_DECODE_ROWS];
+        let mut decode_rows = vec![form.min_decode_rows];
         while decode_rows.last().is_some_and(|last| *last < num_slots) {
             decode_rows.push(2 * decode_rows[decode_rows.len() - 1]);
         }
@@ -69,7 +65,7 @@ impl Buckets {
             *last = (*last).min(longest.next_multiple_of(step)).max(MIN_PREFILL_TOKENS);
         }
         let prefill_rows = PREFILL_ROWS.min(num_slots.next_power_of_two());
-        let contexts = contexts(max_total_tokens, fixed_contexts);
+        let contexts = contexts(max_total_tokens, form.fixed_contexts);
         Self { decode_rows, prefill_tokens, prefill_rows, max_batch_prefill_tokens, contexts }
     }
 
@@ -181,11 +177,17 @@ mod tests {
     use proto::SamplingParams;
 
     use super::*;
+    use crate::platform::Platform;
     use backend::RowSampler;
     use model::sampling::Samplers;
 
     fn layout(num_slots: usize, max_batch_prefill_tokens: usize, max_total_tokens: usize) -> StateLayout {
         StateLayout { num_slots, num_blocks: 1, max_total_tokens, max_batch_prefill_tokens }
+    }
+
+    fn form(fixed_contexts: &'static [usize]) -> ProgramForm {
+        let form = Platform::new(devices::Device::XLA_CPU, &devices::xla_cpu::PLATFORM).form;
+        ProgramForm { fixed_contexts, ..form }
     }
 
     #[test]
@@ -199,7 +201,8 @@ mod tests {
 
     #[test]
     fn programs_of_the_defaults() {
-        let names: Vec<String> = Buckets::new(layout(64, 4096, 4096), &[]).programs().iter().map(ToString::to_string).collect();
+        let names: Vec<String> =
+            Buckets::new(layout(64, 4096, 4096), &form(&[])).programs().iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(names.join(" "));
     }
 
@@ -212,7 +215,7 @@ mod tests {
             lens in prop::collection::vec((1..300usize, any::<bool>(), 0..300usize), 1..80),
             fixed in prop::sample::select(vec![&[][..], &[64], &[64, 128], &[64, 512]]),
         ) {
-            let buckets = Buckets::new(layout(num_slots, prefill, total), fixed);
+            let buckets = Buckets::new(layout(num_slots, prefill, total), &form(fixed));
             let programs = buckets.programs();
             let params = SamplingParams::greedy();
             let graph = Samplers::new(10).graph(&params).unwrap();

@@ -162,7 +162,7 @@ impl Backend for XlaBackend {
         // The old state is dropped first: memory may not suffice for both.
         self.state = None;
         let programs = Programs::new(&self.graphs, layout, self.ranks.num_ranks, self.platform.form);
-        let buckets = Buckets::new(layout, self.platform.form.fixed_contexts);
+        let buckets = Buckets::new(layout, &self.platform.form);
         let target = Target::of_client(&self.client);
         let compiler = Compiler::new(target, self.platform.compile_options(assignment), self.cache.clone());
         let keys = buckets.programs();

@@ -33,7 +33,9 @@ impl Platform {
             KvCacheForm::F32 => Some(DType::F32),
         };
         let form = ProgramForm {
+            min_decode_rows: spec.min_decode_rows,
             decode_heads: spec.decode_heads,
+            decode_loop: spec.decode_loop,
             chunk_bytes: spec.chunk_bytes,
             lanes: spec.lanes,
             fixed_contexts: spec.fixed_contexts,

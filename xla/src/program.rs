@@ -19,12 +19,14 @@
 use std::collections::HashMap;
 
 use backend::{ModelGraphs, StateLayout};
-use devices::HeadForm;
-use model::graph::{DType, Extent, Graph, GraphError, Op, StateBytes, StateSpec, TOKEN_HISTORY, WeightSpec};
+use devices::{DecodeLoop, HeadForm};
+use model::graph::{
+    AttentionSpec, DType, Extent, Graph, GraphError, Op, StateBytes, StateSpec, TOKEN_HISTORY, WeightSpec,
+};
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
 use super::stablehlo::{
-    Emitter, Layout, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, decode_chunk_tokens, module,
+    Combine, Emitter, Heads, Layout, Lowering, Parameter, Plan, RowInputs, SampledInputs, Sizes, Tensor, Type, module,
     pack_bits, state_type,
 };
 use super::step_input::{StepShape, sampled_columns};
@@ -41,6 +43,8 @@ pub(super) const TOP_TOKENS: usize = 16;
 
 /// The length of a decoding row's context, in tokens, that is assumed where the bytes that a program reads are counted.
 pub(crate) const REFERENCE_CONTEXT: usize = 1024;
+/// The contexts that are assumed for rows of different lengths: one long row among short ones.
+const MIXED_CONTEXTS: [usize; 2] = [4096, 256];
 
 /// A program of a model, by its kind and sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,8 +58,13 @@ pub(super) enum ProgramKey {
         context: Option<usize>,
     },
     CachedTokens,
-    Sampler { rows: usize, sampler: BatchSampler },
-    Targets { tokens: usize },
+    Sampler {
+        rows: usize,
+        sampler: BatchSampler,
+    },
+    Targets {
+        tokens: usize,
+    },
 }
 
 /// A program as text.
@@ -69,9 +78,11 @@ pub struct Program {
     pub(super) donated_bytes: u64,
     /// Statistics for rows with contexts of [`REFERENCE_CONTEXT`] tokens.
     pub(super) reference: Reference,
+    /// Statistics of a program that decodes, for rows of different lengths ([`MIXED_CONTEXTS`]).
+    pub(super) mixed_reference: Option<Reference>,
 }
 
-/// Statistics of a program, calculated for rows with contexts of [`REFERENCE_CONTEXT`] tokens.
+/// Statistics of a program, calculated for rows with certain lengths of context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Reference {
     /// The number of iterations of the attention loop; 0 for programs that do not decode.
@@ -92,8 +103,12 @@ impl Program {
 /// The settings of programs that depend on the kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProgramForm {
+    /// The smallest number of rows of a program that decodes.
+    pub(super) min_decode_rows: usize,
     /// How queries of decoding rows are multiplied with the keys of several KV heads.
     pub(super) decode_heads: HeadForm,
+    /// The chunks that an iteration of the attention loop of decoding rows reads.
+    pub(super) decode_loop: DecodeLoop,
     /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, so that they stay
     /// in fast memory. The loop gathers at least one block per tile, even if that is more.
     pub(super) chunk_bytes: usize,
@@ -233,7 +248,7 @@ impl Programs {
         let packed = signature.kept(Type::new([2, CACHED_TOKENS], DType::I32));
         let mut emitter = Emitter::default();
         let [places, ids] = [0, 1].map(|row| emitter.row(&packed, row)); // [cached_tokens]
-        let history = emitter.scatter_rows(&history, &places, &ids, false);
+        let history = emitter.scatter_rows(&history, &places, &ids, Combine::Replace);
         self.finish(key, signature, emitter, &[history])
     }
 
@@ -299,28 +314,39 @@ impl Programs {
         let donated_bytes = donated.map(|parameter| parameter.ty.size_bytes()).sum();
         let layouts: Vec<Layout> = self.states(key).into_iter().map(|state| self.state_layout(state)).collect();
         let text = module(&key.to_string(), self.num_devices, &parameters, emitter, (results, &layouts));
-        Program { name: key.to_string(), text, weights, donated_bytes, reference: self.reference(key) }
+        let (reference, mixed_reference) = self.references(key);
+        Program { name: key.to_string(), text, weights, donated_bytes, reference, mixed_reference }
     }
 
-    fn reference(&self, key: ProgramKey) -> Reference {
+    /// Returns the statistics of a program for rows of equal lengths and, if it decodes, of different lengths.
+    fn references(&self, key: ProgramKey) -> (Reference, Option<Reference>) {
         match key {
-            ProgramKey::Decoder { rows, tokens_per_row: 1, context: _ } => {
-                let of_tokens = self.states.iter().filter(|state| state.extent == Extent::Token);
-                let width = of_tokens.map(StateSpec::num_elements).max().unwrap_or_default();
-                let chunk = decode_chunk_tokens(&self.sizes(rows, 1), width, self.kv_dtype);
-                let StateBytes { per_token, per_slot, per_position: _ } = self.form.state_bytes(&self.graphs);
-                let row_bytes = REFERENCE_CONTEXT as u64 * per_token + per_slot;
-                Reference {
-                    attention_rounds: REFERENCE_CONTEXT.div_ceil(chunk) as u64,
-                    minimum_bytes: read_weights_bytes(&self.graphs.decoder) + rows as u64 * row_bytes,
-                }
+            ProgramKey::Decoder { rows, tokens_per_row: 1, context } => {
+                let [long, short] = MIXED_CONTEXTS.map(|context| context.min(self.layout.max_total_tokens));
+                let mixed: Vec<usize> = std::iter::once(long).chain(std::iter::repeat(short)).take(rows).collect();
+                let sizes = Sizes { context, ..self.sizes(rows, 1) };
+                let equal = self.decode_reference(&sizes, &vec![REFERENCE_CONTEXT; rows]);
+                (equal, Some(self.decode_reference(&sizes, &mixed)))
             }
             ProgramKey::Sampler { .. } => {
-                Reference { attention_rounds: 0, minimum_bytes: read_weights_bytes(&self.graphs.logits) }
+                (Reference { attention_rounds: 0, minimum_bytes: read_weights_bytes(&self.graphs.logits) }, None)
             }
             ProgramKey::Clear | ProgramKey::Decoder { .. } | ProgramKey::CachedTokens | ProgramKey::Targets { .. } => {
-                Reference::default()
+                (Reference::default(), None)
             }
+        }
+    }
+
+    /// Returns the statistics of a program that decodes, for rows with these lengths of context.
+    fn decode_reference(&self, sizes: &Sizes, contexts: &[usize]) -> Reference {
+        let StateBytes { per_token, per_slot, per_position: _ } = self.form.state_bytes(&self.graphs);
+        let num_tokens: usize = contexts.iter().sum();
+        let state_bytes = num_tokens as u64 * per_token + contexts.len() as u64 * per_slot;
+        let rounds = attention_layers(&self.graphs.decoder, self.kv_dtype)
+            .map(|(heads, spec)| Plan::new(heads, sizes, &spec).decode_rounds(contexts));
+        Reference {
+            attention_rounds: rounds.max().unwrap_or_default() as u64,
+            minimum_bytes: read_weights_bytes(&self.graphs.decoder) + state_bytes,
         }
     }
 
@@ -335,6 +361,7 @@ impl Programs {
             top_tokens: TOP_TOKENS,
             num_devices: self.num_devices,
             decode_heads: self.form.decode_heads,
+            decode_loop: self.form.decode_loop,
             chunk_bytes: self.form.chunk_bytes,
             context: None,
         }
@@ -414,4 +441,17 @@ fn read_weights_bytes(graph: &Graph) -> u64 {
         })
     };
     graph.weights().filter(|spec| !is_table(&spec.name)).map(WeightSpec::local_bytes).sum()
+}
+
+/// Returns the heads and the settings of each attention layer of a decoder.
+fn attention_layers(decoder: &Graph, dtype: DType) -> impl Iterator<Item = (Heads, AttentionSpec)> + '_ {
+    decoder.nodes().iter().filter_map(move |node| {
+        let Op::PagedAttention(spec) = node.op else { return None };
+        let [[kv_heads, head_dim], [_, value_dim]] = [spec.keys, spec.values].map(|id| {
+            let shape = &decoder.state_spec(id).shape;
+            [shape[0], shape[1]]
+        });
+        let heads = node.shape.fixed_len() / value_dim;
+        Some((Heads { heads, head_dim, kv_heads, value_dim, dtype }, spec))
+    })
 }

@@ -11,8 +11,8 @@ pub use chips::{Chip, Chips, Generation, find};
 use crate::platform::{CHUNK_BYTES, QUIET};
 use crate::plugins::{Plugin, Wheel};
 use crate::{
-    BackendKind, ChildVariable, CompilerFlag, Device, DeviceKind, DeviceSpec, Hardware, HeadForm, KvCacheForm,
-    PlatformSpec, Presence, Quantize, Ranks,
+    BackendKind, ChildVariable, CompilerFlag, DecodeLoop, Device, DeviceKind, DeviceSpec, Hardware, HeadForm,
+    KvCacheForm, PlatformSpec, Presence, Quantize, Ranks,
 };
 
 impl Device {
@@ -63,7 +63,9 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
         // Equal layers are stored once, so a program has a tenth of the size.
         ("xla_tpu_enable_deduplicated_calls", CompilerFlag::Name("ENABLED")),
     ],
+    min_decode_rows: 2,
     decode_heads: HeadForm::Wide,
+    decode_loop: DecodeLoop::List(16),
     chunk_bytes: CHUNK_BYTES,
     lanes: 128,
     fixed_contexts: &[],

@@ -7,8 +7,20 @@ use xla::ProgramFigures;
 
 use super::{Plan, PlanArgs};
 
-const HEADINGS: [&str; 10] =
-    ["PROGRAM", "SECONDS", "GFLOP", "ACCESSED", "READ", "/ MINIMUM", "TEMP", "IN PLACE", "CODE", "COLLECTIVES"];
+const COLUMNS: usize = 11;
+const HEADINGS: [&str; COLUMNS] = [
+    "PROGRAM",
+    "SECONDS",
+    "GFLOP",
+    "ACCESSED",
+    "READ",
+    "/ MINIMUM",
+    "MIXED",
+    "TEMP",
+    "IN PLACE",
+    "CODE",
+    "COLLECTIVES",
+];
 const MIB: f64 = (1 << 20) as f64;
 
 /// Returns the text: the model's sizes on one device, then a table with a line for each program.
@@ -26,9 +38,10 @@ pub(super) fn print(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures]) ->
         mebibytes(cache_bytes as f64),
         mebibytes(ahead.memory_bytes() as f64),
     );
-    let rows: Vec<[String; 10]> = std::iter::once(HEADINGS.map(str::to_owned)).chain(figures.iter().map(row)).collect();
+    let rows: Vec<[String; COLUMNS]> =
+        std::iter::once(HEADINGS.map(str::to_owned)).chain(figures.iter().map(row)).collect();
     for row in &rows {
-        let widths: [usize; 10] =
+        let widths: [usize; COLUMNS] =
             std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default());
         let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
             if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
@@ -39,41 +52,28 @@ pub(super) fn print(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures]) ->
     text
 }
 
-fn row(figures: &ProgramFigures) -> [String; 10] {
+fn row(figures: &ProgramFigures) -> [String; COLUMNS] {
     let ProgramFigures { name, seconds, cost } = figures;
-    let seconds = format!("{seconds:.1}");
-    match cost {
-        Some(cost) => [
-            name.clone(),
-            seconds,
-            format!("{:.1}", cost.flops / 1e9),
-            mebibytes(cost.accessed_bytes),
-            mebibytes(cost.read_bytes as f64),
-            match cost.minimum_bytes {
-                0 => "-".to_owned(),
-                minimum => format!("{:.3}", cost.read_bytes as f64 / minimum as f64),
-            },
-            mebibytes(cost.temp_bytes as f64),
-            mebibytes(cost.alias_bytes as f64),
-            mebibytes(cost.code_bytes as f64),
-            cost.collectives.total().to_string(),
-        ],
-        None => {
-            let nothing = || "-".to_owned();
-            [
-                name.clone(),
-                seconds,
-                "cached".to_owned(),
-                nothing(),
-                nothing(),
-                nothing(),
-                nothing(),
-                nothing(),
-                nothing(),
-                nothing(),
-            ]
-        }
-    }
+    let mut cells: [String; COLUMNS] = std::array::from_fn(|_| "-".to_owned());
+    cells[..2].clone_from_slice(&[name.clone(), format!("{seconds:.1}")]);
+    let Some(cost) = cost else {
+        "cached".clone_into(&mut cells[2]);
+        return cells;
+    };
+    let ratio = |[read, minimum]: [u64; 2]| (minimum > 0).then(|| format!("{:.3}", read as f64 / minimum as f64));
+    let missing = || "-".to_owned();
+    cells[2..].clone_from_slice(&[
+        format!("{:.1}", cost.flops / 1e9),
+        mebibytes(cost.accessed_bytes),
+        mebibytes(cost.read_bytes as f64),
+        ratio([cost.read_bytes, cost.minimum_bytes]).unwrap_or_else(missing),
+        cost.mixed_bytes.and_then(ratio).unwrap_or_else(missing),
+        mebibytes(cost.temp_bytes as f64),
+        mebibytes(cost.alias_bytes as f64),
+        mebibytes(cost.code_bytes as f64),
+        cost.collectives.total().to_string(),
+    ]);
+    cells
 }
 
 fn mebibytes(bytes: f64) -> String {

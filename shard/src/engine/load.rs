@@ -121,15 +121,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
-    Ok(Engine {
-        info,
-        work: weights.work,
-        config_hash: agreed.value(),
-        eos_token_ids,
-        backend,
-        samplers,
-        rows: None,
-    })
+    Ok(Engine { info, work: weights.work, config_hash: agreed.value(), eos_token_ids, backend, samplers, rows: None })
 }
 
 /// Reads the headers of the files, but no weights, and builds the graphs of a rank.

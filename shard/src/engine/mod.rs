@@ -12,7 +12,7 @@ mod launched;
 pub(crate) mod limits;
 mod load;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod wants;
 mod warmup;
 
@@ -113,6 +113,12 @@ impl Engine {
         let results = self.backend.launch(&asked.batch)?;
         let num_programs_compiled = (self.backend.num_programs_compiled() - compiled_before) as u32;
         Ok(LaunchedStep { asked, results, start, num_programs_compiled })
+    }
+
+    /// Returns the same engine with another backend, made from its own.
+    #[cfg(test)]
+    pub(crate) fn with_backend(self, wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>) -> Self {
+        Self { backend: wrap(self.backend), ..self }
     }
 
     /// Ends the rows in the slots of `release`.

@@ -15,6 +15,8 @@ mod connection;
 mod conversation;
 mod events;
 mod outstanding;
+#[cfg(test)]
+mod tests;
 mod wakeup;
 
 use std::sync::mpsc::Receiver;

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use proto::reply;
 
-use super::conversation::{CommandError, step_reply};
 use super::Identity;
+use super::conversation::{CommandError, step_reply};
 use crate::engine::{DeviceClock, LaunchedStep};
 
 /// The maximum number of steps that are launched and not replied to. While the device computes one, the next waits on

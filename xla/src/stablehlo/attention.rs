@@ -8,10 +8,11 @@
 //! that its first query sees. `docs/tpu-attention.md` compares this design with others.
 
 use backend::BLOCK_SIZE;
-use devices::HeadForm;
+use devices::{DecodeLoop, HeadForm};
 use model::graph::{AttentionSpec, DType};
 
-use super::emitter::{DotDims, Emitter, Reduction};
+use super::chunk_list;
+use super::emitter::{Combine, DotDims, Emitter, Reduction};
 use super::history::context_lens;
 use super::inputs::{RowInputs, Sizes};
 use super::tensor::{Tensor, Type};
@@ -25,9 +26,19 @@ pub(crate) const QUERY_TILE: usize = 256;
 /// The maximum number of bytes of a chunk's scores, so that the scores stay in fast memory together with the chunk.
 const MAX_SCORE_BYTES: usize = 16 << 20;
 
+/// The heads of an attention layer on one rank, and the type of the keys and values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heads {
+    pub(crate) heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) value_dim: usize,
+    pub(crate) dtype: DType,
+}
+
 /// The sizes and settings of the loops.
 #[derive(Debug, Clone, Copy)]
-struct Plan {
+pub(crate) struct Plan {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
@@ -37,10 +48,12 @@ struct Plan {
     num_tiles: usize,
     /// The number of tiles that read their contexts in the same loop.
     group: usize,
-    chunk_blocks: usize,
+    pub(super) chunk_blocks: usize,
     /// The number of tokens, from the start of each tile, that a group of tiles reads; `None` if it reads as many as the
     /// longest tile needs.
     reach: Option<usize>,
+    /// The number of chunks of any tiles that an iteration reads; `None` if it reads the next chunk of every tile.
+    num_items: Option<usize>,
     form: HeadForm,
     window: Option<usize>,
     soft_cap: Option<f32>,
@@ -55,37 +68,37 @@ pub(super) struct Batch<'a> {
 
 /// Tiles of queries, with the data of their rows.
 #[derive(Debug, Clone)]
-struct Tiles {
+pub(super) struct Tiles {
     /// `[tiles, tile, heads, head_dim]`, scaled, in the type of the cache.
     q: Tensor,
     /// `[tiles, tile]` i32
     positions: Tensor,
     /// `[tiles, blocks_per_row]` i32
-    block_tables: Tensor,
+    pub(super) block_tables: Tensor,
     /// The position of the first key that each tile reads, a multiple of the block size, `[tiles]` i32; `None` without
     /// a window.
-    starts: Option<Tensor>,
+    pub(super) starts: Option<Tensor>,
     /// The position after the last key that each tile reads, `[tiles]` i32.
-    ends: Tensor,
+    pub(super) ends: Tensor,
 }
 
 /// The queries of a group of tiles, in the shape that the head form requires.
-struct Queries {
+pub(super) struct Queries {
     /// `[group, kv_heads, queries, head_dim]` in the split form, `[group, queries, kv_heads * head_dim]` in the wide
     /// form.
-    q: Tensor,
+    pub(super) q: Tensor,
     /// The position of each query, in the shape of q without its last dimension.
-    positions: Tensor,
+    pub(super) positions: Tensor,
 }
 
 /// One chunk of the contexts of a group of tiles.
-struct Chunk {
+pub(super) struct Chunk {
     /// `[group, chunk, kv_heads * head_dim]`
-    keys: Tensor,
+    pub(super) keys: Tensor,
     /// `[group, chunk, kv_heads * value_dim]`
-    values: Tensor,
+    pub(super) values: Tensor,
     /// The position of the first key, i32: `[group]` with a window, `[]` without.
-    first_key: Tensor,
+    pub(super) first_key: Tensor,
 }
 
 /// Returns the caches with the step's k `[tokens, kv_heads, head_dim]` and v `[tokens, kv_heads, value_dim]` written.
@@ -99,7 +112,7 @@ pub(super) fn write(
     let mut write = |cache: &Tensor, x: &Tensor| {
         let x = emitter.reshape(x, &[x.dims()[0], cache.dims()[2]]); // [tokens, width]
         let x = emitter.convert(&x, cache.dtype()); // [tokens, width]
-        emitter.scatter_rows(cache, &place, &x, false)
+        emitter.scatter_rows(cache, &place, &x, Combine::Replace)
     };
     [write(&caches[0], k), write(&caches[1], v)]
 }
@@ -133,12 +146,21 @@ pub(super) fn attend(
     batch: Batch<'_>,
     spec: &AttentionSpec,
 ) -> Tensor {
-    let plan = Plan::new(q, caches, batch.sizes, spec);
+    let [heads, head_dim] = [q.dims()[1], q.dims()[2]];
+    let [key_width, value_width] = [0, 1].map(|index: usize| caches[index].dims()[2]);
+    let kv_heads = key_width / head_dim;
+    let dims = Heads { heads, head_dim, kv_heads, value_dim: value_width / kv_heads, dtype: caches[0].dtype() };
+    let plan = Plan::new(dims, batch.sizes, spec);
     let output_dims = [q.dims()[0], plan.heads, plan.value_dim];
     let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
     let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
     let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
     let tiles = tiles(emitter, &scaled, batch, &plan);
+    if let Some(num_items) = plan.num_items {
+        let output = chunk_list::attend(emitter, &tiles, caches, &plan, num_items);
+        let output = gather_heads(emitter, &output, caches[0].dtype(), &plan); // [tiles, tile, heads, value_dim]
+        return emitter.reshape(&output, &output_dims); // [tokens, heads, value_dim]
+    }
     if plan.group == plan.num_tiles {
         let output = attend_group(emitter, &tiles, caches, &plan); // [tiles, tile, heads, value_dim]
         return emitter.reshape(&output, &output_dims); // [tokens, heads, value_dim]
@@ -164,14 +186,6 @@ pub(super) fn attend(
     emitter.reshape(&output, &output_dims) // [tokens, heads, value_dim]
 }
 
-/// Returns the number of keys that one iteration of a decoding program's loop reads of each row, for keys `[.., width]`
-/// of `dtype`.
-pub(crate) fn decode_chunk_tokens(sizes: &Sizes, width: usize, dtype: DType) -> usize {
-    let row_bytes = BLOCK_SIZE * width * dtype.size_bytes() as usize;
-    let most = DECODE_CHUNK_BLOCKS.min(sizes.blocks_per_row);
-    BLOCK_SIZE * chunk_blocks(most, |blocks| sizes.rows * blocks * row_bytes > sizes.chunk_bytes)
-}
-
 /// Returns `most`, halved while that number of blocks is too large; at least 1.
 fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
     let mut blocks = most;
@@ -182,21 +196,24 @@ fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
 }
 
 impl Plan {
-    fn new(q: &Tensor, caches: &[Tensor; 2], sizes: &Sizes, spec: &AttentionSpec) -> Self {
-        let [heads, head_dim] = [q.dims()[1], q.dims()[2]];
-        let [key_width, value_width] = [0, 1].map(|index: usize| caches[index].dims()[2]);
-        let kv_heads = key_width / head_dim;
-        let value_dim = value_width / kv_heads;
+    /// Returns the plan of a layer in a program of `sizes`.
+    pub(crate) fn new(dims: Heads, sizes: &Sizes, spec: &AttentionSpec) -> Self {
+        let Heads { heads, head_dim, kv_heads, value_dim, dtype } = dims;
         let tile = sizes.tokens_per_row.min(QUERY_TILE);
         let num_tiles = sizes.rows * sizes.tokens_per_row / tile;
         let is_decode = sizes.tokens_per_row == 1;
         let form = if is_decode && kv_heads > 1 { sizes.decode_heads } else { HeadForm::Split };
         let group = if is_decode { num_tiles } else { (QUERY_TILE / tile).min(num_tiles) };
         let most = if is_decode { DECODE_CHUNK_BLOCKS } else { MAX_CHUNK_BLOCKS };
-        let block_bytes = BLOCK_SIZE * key_width.max(value_width) * caches[0].dtype().size_bytes() as usize;
+        let block_bytes = BLOCK_SIZE * kv_heads * head_dim.max(value_dim) * dtype.size_bytes() as usize;
         let score_bytes = tile * heads * BLOCK_SIZE * DType::F32.size_bytes() as usize;
+        let num_items = match sizes.decode_loop {
+            DecodeLoop::List(num_items) if is_decode => Some(num_items.min(num_tiles)),
+            DecodeLoop::List(_) | DecodeLoop::EveryRow => None,
+        };
+        let together = num_items.unwrap_or(group);
         let is_too_large = |blocks: usize| {
-            group * blocks * block_bytes > sizes.chunk_bytes || group * blocks * score_bytes > MAX_SCORE_BYTES
+            together * blocks * block_bytes > sizes.chunk_bytes || together * blocks * score_bytes > MAX_SCORE_BYTES
         };
         let AttentionSpec { keys: _, values: _, scale: _, window, soft_cap } = *spec;
         let reach = sizes.context.filter(|_| is_decode).map(|context| reach(context, window));
@@ -206,7 +223,21 @@ impl Plan {
             }),
             None => chunk_blocks(most.min(sizes.blocks_per_row), is_too_large),
         };
-        Self { heads, kv_heads, head_dim, value_dim, tile, num_tiles, group, chunk_blocks, reach, form, window, soft_cap }
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            value_dim,
+            tile,
+            num_tiles,
+            group,
+            chunk_blocks,
+            reach,
+            num_items,
+            form,
+            window,
+            soft_cap,
+        }
     }
 }
 
@@ -220,8 +251,28 @@ fn reach(context: usize, window: Option<usize>) -> usize {
 impl Plan {
     /// Returns the score of a key that a query does not see. With a window the score is finite, because a chunk may
     /// contain no key that the query sees.
-    fn unseen(&self) -> f64 {
+    pub(super) fn unseen(&self) -> f64 {
         if self.window.is_some() { f64::from(f32::MIN) } else { f64::NEG_INFINITY }
+    }
+}
+
+impl Plan {
+    /// Returns the number of iterations of the loop in a program that decodes, for rows with these lengths of context.
+    pub(crate) fn decode_rounds(&self, contexts: &[usize]) -> usize {
+        let chunk = self.chunk_blocks * BLOCK_SIZE;
+        match (self.reach, self.num_items) {
+            (_, Some(num_items)) => contexts.iter().map(|len| len.div_ceil(chunk)).sum::<usize>().div_ceil(num_items),
+            (Some(reach), None) => reach.div_ceil(chunk),
+            (None, None) => contexts.iter().max().map_or(0, |longest| longest.div_ceil(chunk)),
+        }
+    }
+
+    /// Returns the last dimension of the loop's output.
+    pub(super) fn output_width(&self) -> usize {
+        match self.form {
+            HeadForm::Split => self.value_dim,
+            HeadForm::Wide => self.kv_heads * self.value_dim,
+        }
     }
 }
 
@@ -265,9 +316,11 @@ fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, pl
     let one = emitter.splat(1.0, lens.ty.clone()); // [tiles]
     let end = emitter.elementwise("add", &[&last, &one]); // [tiles]
     let end = emitter.elementwise("minimum", &[&end, &lens]); // [tiles]
-    // A tile of padding reads one key, so that it does not prolong the loop. The key may be anything.
+    // A tile of padding reads one key, so that it does not prolong the loop. The key may be anything. In a list of chunks
+    // it has none.
     let has_tokens = emitter.compare("LT", &first, &lens); // [tiles]
-    let ends = emitter.select(&has_tokens, &end, &one); // [tiles]
+    let of_padding = emitter.splat(if plan.num_items.is_some() { 0.0 } else { 1.0 }, lens.ty.clone()); // [tiles]
+    let ends = emitter.select(&has_tokens, &end, &of_padding); // [tiles]
     let starts = plan.window.map(|window| starts(emitter, &first, &has_tokens, window)); // [tiles]
     Tiles { q, positions, block_tables, starts, ends }
 }
@@ -290,10 +343,6 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
     let queries = queries(emitter, tiles, plan);
     let mut state_dims = queries.q.dims().to_vec();
     state_dims.pop(); // [group, (kv_heads,) queries]
-    let width = match plan.form {
-        HeadForm::Split => plan.value_dim,
-        HeadForm::Wide => plan.kv_heads * plan.value_dim,
-    };
     let longest = match (plan.reach, &tiles.starts) {
         (Some(reach), _) => emitter.scalar(reach as f64, DType::I32), // []
         (None, Some(starts)) => {
@@ -304,7 +353,7 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
     };
     let step = emitter.scalar((plan.chunk_blocks * BLOCK_SIZE) as f64, DType::I32); // []
     let state_type = Type::new(state_dims.clone(), DType::F32);
-    let output_type = Type::new([state_dims, vec![width]].concat(), DType::F32);
+    let output_type = Type::new([state_dims, vec![plan.output_width()]].concat(), DType::F32);
     let start = [
         emitter.scalar(0.0, DType::I32),
         emitter.splat(plan.unseen(), state_type.clone()),
@@ -371,14 +420,14 @@ fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) 
 }
 
 /// Returns the keys or values of `blocks`, `[group, chunk, width]`.
-fn read(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
+pub(super) fn read(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
     let [group, num_blocks] = [blocks.dims()[0], blocks.dims()[1]];
     let gathered = emitter.gather_rows(cache, blocks); // [group, blocks, block_size, width]
     emitter.reshape(&gathered, &[group, num_blocks * BLOCK_SIZE, cache.dims()[2]]) // [group, chunk, width]
 }
 
 /// Returns the queries of `tiles` in the shape that the head form requires.
-fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
+pub(super) fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
     let Plan { heads, kv_heads, head_dim, tile, form, .. } = *plan;
     let group = tiles.q.dims()[0];
     match form {
@@ -408,7 +457,7 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
 
 /// Computes one iteration of the running softmax. Returns the largest score and the sum so far,
 /// `[group, (kv_heads,) queries]`, and the output, `[group, (kv_heads,) queries, width]`.
-fn attend_to_chunk(
+pub(super) fn attend_to_chunk(
     emitter: &mut Emitter,
     queries: &Queries,
     Chunk { keys: k, values: v, first_key }: &Chunk,
@@ -490,7 +539,7 @@ fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, pl
 
 /// Returns values `[group, chunk, width]` with zeros at and after the position `ends` of each tile. The cache may
 /// contain another row's infinity there, and infinity times a weight of zero is NaN.
-fn zero_after_end(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends: &Tensor) -> Tensor {
+pub(super) fn zero_after_end(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends: &Tensor) -> Tensor {
     let ty = Type::new(v.dims(), DType::I32);
     let key = emitter.iota(1, ty); // [group, chunk, width]
     let first = emitter.broadcast(first_key, &[0][..first_key.dims().len()], v.dims()); // [group, chunk, width]

@@ -29,6 +29,15 @@ pub(super) struct DotDims<'a> {
     pub(super) contract: [&'a [usize]; 2],
 }
 
+/// The way in which [`Emitter::scatter_rows`] combines a row with its update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Combine {
+    /// The update takes the place of the row.
+    Replace,
+    Add,
+    Max,
+}
+
 /// How a reduction combines elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reduction {
@@ -276,19 +285,19 @@ impl Emitter {
         })
     }
 
-    /// Returns `x` with `updates` `[i, ..]` in its rows at `indices` `[i]`. The updates replace the rows, or are added
-    /// to them if `adds`. Indices `[i, 2]` select rows by the first two dimensions of `x`. Indices outside of `x` are
-    /// skipped. If rows are replaced, no two indices inside of `x` may be equal.
-    pub(crate) fn scatter_rows(&mut self, x: &Tensor, indices: &Tensor, updates: &Tensor, adds: bool) -> Tensor {
+    /// Returns `x` with its rows at `indices` `[i]` combined with `updates` `[i, ..]`. Indices `[i, 2]` select rows by the
+    /// first two dimensions of `x`. Indices outside of `x` are skipped. If rows are replaced, no two indices inside of `x`
+    /// may be equal.
+    pub(crate) fn scatter_rows(&mut self, x: &Tensor, indices: &Tensor, updates: &Tensor, how: Combine) -> Tensor {
         let window_dims: Vec<usize> = (1..updates.dims().len()).collect();
         let scattered: Vec<usize> = (0..indices.dims().get(1).copied().unwrap_or(1)).collect();
         let scalar = Type::new([], x.dtype());
-        let combine = if adds {
-            format!("%s = stablehlo.add %a, %b : {scalar} stablehlo.return %s : {scalar}")
-        } else {
-            format!("stablehlo.return %b : {scalar}")
+        let combine = match how {
+            Combine::Replace => format!("stablehlo.return %b : {scalar}"),
+            Combine::Add => format!("%s = stablehlo.add %a, %b : {scalar} stablehlo.return %s : {scalar}"),
+            Combine::Max => format!("%s = stablehlo.maximum %a, %b : {scalar} stablehlo.return %s : {scalar}"),
         };
-        let is_unique = !adds;
+        let is_unique = how == Combine::Replace;
         self.push(x.ty.clone(), |ty| {
             format!(
                 "\"stablehlo.scatter\"({}, {}, {}) <{{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = {window_dims:?}, inserted_window_dims = {scattered:?}, scatter_dims_to_operand_dims = {scattered:?}, index_vector_dim = 1>, indices_are_sorted = false, unique_indices = {is_unique}}}> ({{ ^bb0(%a: {scalar}, %b: {scalar}): {combine} }}) : ({ty}, {}, {}) -> {ty}",

@@ -6,7 +6,7 @@
 
 use model::graph::{DType, TokenScope};
 
-use super::emitter::Emitter;
+use super::emitter::{Combine, Emitter};
 use super::inputs::{RowInputs, SampledInputs, Sizes};
 use super::tensor::{Tensor, Type};
 
@@ -34,7 +34,7 @@ pub(super) fn current_tokens(emitter: &mut Emitter, history: &Tensor, rows: &Row
     let slots = emitter.reshape(&slots, &[num_rows * per_row]); // [tokens]
     let indices = history_index(emitter, &slots, &rows.positions, sizes); // [tokens]
     let indices = or_out_of_bounds(emitter, &rows.is_token, &indices, history); // [tokens]
-    let history = emitter.scatter_rows(history, &indices, &tokens, false);
+    let history = emitter.scatter_rows(history, &indices, &tokens, Combine::Replace);
     [tokens, history]
 }
 
@@ -52,7 +52,7 @@ pub(super) fn append(
     let has_room = emitter.compare("LT", &rows.context_lens, &end); // [rows]
     let is_written = emitter.elementwise("and", &[&has_room, &rows.is_sampled]); // [rows]
     let index = or_out_of_bounds(emitter, &is_written, &index, history); // [rows]
-    emitter.scatter_rows(history, &index, tokens, false)
+    emitter.scatter_rows(history, &index, tokens, Combine::Replace)
 }
 
 /// Returns the last token of each row's context, `[rows]`; an arbitrary token for rows without context.
@@ -89,7 +89,7 @@ pub(super) fn token_counts(
     let index = or_out_of_bounds(emitter, &is_counted, &index, &counts); // [rows, len]
     let index = emitter.reshape(&index, &[num_rows * len]); // [rows * len]
     let ones = emitter.splat(1.0, Type::new([num_rows * len], DType::F32)); // [rows * len]
-    let counts = emitter.scatter_rows(&counts, &index, &ones, true); // [rows * vocab]
+    let counts = emitter.scatter_rows(&counts, &index, &ones, Combine::Add); // [rows * vocab]
     emitter.reshape(&counts, &[num_rows, vocab_size]) // [rows, vocab]
 }
 

@@ -1,12 +1,13 @@
 //! Programs as StableHLO text, printed from graphs.
 //!
 //! Entry points: [`Lowering`], which turns a graph into operations, and [`module`], which wraps them in a function with
-//! arguments. `emitter` knows the syntax of each operation; `model_ops`, `activation`, `attention`, `experts`,
+//! arguments. `emitter` knows the syntax of each operation; `model_ops`, `activation`, `attention`, `chunk_list`, `experts`,
 //! `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from these. The same graph and
 //! sizes always print the same bytes, because the cache of compiled programs relies on that.
 
 mod activation;
 mod attention;
+mod chunk_list;
 mod emitter;
 mod experts;
 mod history;
@@ -23,8 +24,8 @@ use std::fmt::Write;
 
 use model::graph::DType;
 
-pub(super) use attention::{MAX_CHUNK_BLOCKS, QUERY_TILE, decode_chunk_tokens};
-pub(super) use emitter::Emitter;
+pub(super) use attention::{Heads, MAX_CHUNK_BLOCKS, Plan, QUERY_TILE};
+pub(super) use emitter::{Combine, Emitter};
 pub(super) use inputs::{RowInputs, SampledInputs, Sizes};
 pub(super) use lower::Lowering;
 pub(super) use state::state_type;
@@ -65,7 +66,8 @@ pub(super) fn module(
     ));
     let parameters: Vec<String> = parameters.iter().enumerate().map(|(index, p)| p.print(index)).collect();
     let layouts = layouts.iter().chain(std::iter::repeat(&Layout::Default));
-    let types: Vec<String> = results.iter().zip(layouts).map(|(result, layout)| layout.print_result(result.ty())).collect();
+    let types: Vec<String> =
+        results.iter().zip(layouts).map(|(result, layout)| layout.print_result(result.ty())).collect();
     write(format_args!("  func.func public @main({}) -> ({}) {{", parameters.join(", "), types.join(", ")));
     write(format_args!("{}  }}\n}}", emitter.finish()));
     text

@@ -7,7 +7,7 @@
 use backend::{BLOCK_SIZE, StateLayout};
 use model::graph::{DType, Extent, Numbers, StateSpec};
 
-use super::emitter::Emitter;
+use super::emitter::{Combine, Emitter};
 use super::history::or_out_of_bounds;
 use super::inputs::RowInputs;
 use super::tensor::{Tensor, Type};
@@ -44,5 +44,5 @@ pub(super) fn write_to_slots(emitter: &mut Emitter, state: &Tensor, kept: &Tenso
     let zero = emitter.splat(0.0, rows.num_tokens.ty.clone()); // [rows]
     let has_tokens = emitter.compare("GT", &rows.num_tokens, &zero); // [rows]
     let slots = or_out_of_bounds(emitter, &has_tokens, &rows.slots, state); // [rows]
-    emitter.scatter_rows(state, &slots, kept, false)
+    emitter.scatter_rows(state, &slots, kept, Combine::Replace)
 }

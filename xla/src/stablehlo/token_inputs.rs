@@ -4,7 +4,7 @@
 
 use model::graph::DType;
 
-use super::emitter::Emitter;
+use super::emitter::{Combine, Emitter};
 use super::history::or_out_of_bounds;
 use super::tensor::{Tensor, Type};
 
@@ -33,7 +33,7 @@ pub(super) fn add_logit_bias(emitter: &mut Emitter, scores: &Tensor, biases: &Te
     let place = or_out_of_bounds(emitter, &is_token, &place, &flat); // [rows, n]
     let place = emitter.reshape(&place, &[num_biases]); // [rows * n]
     let values = emitter.reshape(&values, &[num_biases]); // [rows * n]
-    let biased = emitter.scatter_rows(&flat, &place, &values, true); // [rows * vocab]
+    let biased = emitter.scatter_rows(&flat, &place, &values, Combine::Add); // [rows * vocab]
     emitter.reshape(&biased, &[rows, vocab_size]) // [rows, vocab]
 }
 

@@ -5,7 +5,7 @@
 //! reach an output.
 
 use backend::{BLOCK_SIZE, Batch, ModelGraphs};
-use devices::HeadForm;
+use devices::{DecodeLoop, HeadForm};
 use kernels::attention::KvType;
 use model::graph::{AttentionSpec, StateSpec};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use super::case::layout;
 use super::*;
 use crate::platform::Platform;
 use crate::program::{ProgramForm, ProgramKey, Programs};
-use crate::stablehlo::QUERY_TILE;
+use crate::stablehlo::{QUERY_TILE, Sizes};
 
 /// Heads of one layer.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +55,24 @@ fn bounds() -> impl Strategy<Value = Bounds> {
 
 fn forms() -> impl Strategy<Value = HeadForm> {
     prop::sample::select(vec![HeadForm::Split, HeadForm::Wide])
+}
+
+/// The form of the loop over the contexts of decoding rows.
+#[derive(Debug, Clone, Copy)]
+enum Reading {
+    EveryRow,
+    Fixed,
+    List,
+}
+
+impl Reading {
+    fn set(self, sizes: &mut Sizes) {
+        match self {
+            Self::EveryRow => {}
+            Self::Fixed => sizes.context = Some(sizes.blocks_per_row * BLOCK_SIZE),
+            Self::List => sizes.decode_loop = DecodeLoop::List(3),
+        }
+    }
 }
 
 /// Returns a case of rows with the lengths `lens`, in a program for `bucket`.
@@ -128,13 +146,13 @@ proptest! {
         lens in prop::collection::vec(prop_oneof![0..40usize, 500..1200usize], 1..5),
         kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Float(FloatType::Bf16)]),
         chunk_bytes in prop::sample::select(vec![16_usize << 20, 1 << 16, 1 << 12]),
-        has_fixed_context in any::<bool>(),
+        reading in prop::sample::select(vec![Reading::EveryRow, Reading::Fixed, Reading::List]),
         seed in any::<u64>(),
     ) {
         let lens: Lens = lens.into_iter().map(|before| (before, 1)).collect();
         let mut case = case(heads, &lens, [lens.len() + 2, 1], &mut Numbers::new(seed));
         (case.sizes.decode_heads, case.sizes.chunk_bytes, case.kv_dtype) = (form, chunk_bytes, kv_dtype);
-        case.sizes.context = has_fixed_context.then_some(case.sizes.blocks_per_row * BLOCK_SIZE);
+        reading.set(&mut case.sizes);
         case.check(&[tolerance(kv_dtype)]);
     }
 }
@@ -168,12 +186,17 @@ fn nothing_of_a_row_gets_into_another() {
         [HeadForm::Split, HeadForm::Wide].map(|form| (form, [4, 1], vec![(600, 1), (20, 1), (3, 1), (333, 1)]));
     let prompts = (HeadForm::Split, [4, 32], vec![(600, 32), (20, 9), (0, 3), (333, 30)]);
     let all = decodes.into_iter().chain([prompts]);
-    let settings = [(None, None), (Some(30), None), (None, Some(640)), (Some(30), Some(640))];
-    for ((form, bucket, lens), setting) in all.flat_map(|one| settings.map(|setting| (one.clone(), setting))) {
-        let (window, context) = setting;
+    let readings = [Reading::EveryRow, Reading::Fixed, Reading::List];
+    let settings = readings.into_iter().flat_map(|reading| [None, Some(30)].map(|window| (window, reading)));
+    let settings: Vec<_> = settings.collect();
+    for ((form, bucket, lens), setting) in
+        all.flat_map(|one| settings.iter().map(move |setting| (one.clone(), setting)))
+    {
+        let (window, reading) = *setting;
         let bounds = Bounds { window, soft_cap: None };
         let mut case = case((heads, bounds), &lens, bucket, &mut Numbers::new(9));
-        (case.sizes.decode_heads, case.sizes.context) = (form, context);
+        case.sizes.decode_heads = form;
+        reading.set(&mut case.sizes);
         let Some(clean) = case.on_xla() else {
             return;
         };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use backend::{BLOCK_SIZE, StateLayout};
 use backend::{Batch, RowSampler};
 use cpu::oracle::{Array, Elements, Oracle};
-use devices::HeadForm;
+use devices::{DecodeLoop, HeadForm};
 use model::graph::{
     AttentionSpec, DType, Dim, Graph, Op, Quantization, Shape, StateId, TOKEN_HISTORY, Value, WeightPart, WeightSpec,
 };
@@ -114,6 +114,7 @@ impl Case {
             top_tokens: TOP_TOKENS,
             num_devices: 1,
             decode_heads: HeadForm::Split,
+            decode_loop: DecodeLoop::EveryRow,
             context: None,
             chunk_bytes: 16 << 20,
         };
@@ -308,7 +309,11 @@ impl Case {
             if index < num_donated { Parameter::donated(ty, index) } else { Parameter::kept(ty) }
         };
         let parameters: Vec<Parameter> = uploads.iter().enumerate().map(parameter).collect();
-        Program { text: module("case", self.sizes.num_devices, &parameters, emitter, (&results, &[])), uploads, num_donated }
+        Program {
+            text: module("case", self.sizes.num_devices, &parameters, emitter, (&results, &[])),
+            uploads,
+            num_donated,
+        }
     }
 
     /// Returns an argument with the padding that the device gets.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use backend::{ModelGraphs, StateLayout};
-use devices::HeadForm;
+use devices::{DecodeLoop, HeadForm};
 use model::graph::{AttentionSpec, Pairing, RotarySpec, StateSpec};
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
@@ -71,8 +71,15 @@ fn norm(graph: &mut Graph, x: Value, name: &str) -> Value {
 
 fn programs_of(model: &ModelGraphs) -> Programs {
     let layout = StateLayout { num_slots: 2, num_blocks: 4, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
-    let decode_heads = HeadForm::Split;
-    let form = ProgramForm { decode_heads, chunk_bytes: 16 << 20, lanes: 1, fixed_contexts: &[], kv_dtype: Some(DType::F32) };
+    let form = ProgramForm {
+        min_decode_rows: 2,
+        decode_heads: HeadForm::Split,
+        decode_loop: DecodeLoop::EveryRow,
+        chunk_bytes: 16 << 20,
+        lanes: 1,
+        fixed_contexts: &[],
+        kv_dtype: Some(DType::F32),
+    };
     Programs::new(model, layout, 1, form)
 }
 

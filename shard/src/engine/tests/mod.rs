@@ -32,7 +32,7 @@ use super::load;
 use crate::args::{KvCacheDtype, ModelArgs, ShardArgs};
 use ranks::Engines;
 
-pub(super) const FIXTURES: [&str; 5] =
+pub(crate) const FIXTURES: [&str; 5] =
     ["tiny-llama-gqa-untied", "tiny-llama-tied", "tiny-llama3-rope", "tiny-llama-bf16", "tiny-llama-f16"];
 
 /// The maximum number of tokens of a row in these tests.
@@ -45,7 +45,7 @@ pub(super) fn tolerance(is_bf16: bool, exact: f64, rounded: f64) -> f64 {
     if is_bf16 && kernels::isa::active().rounds_to_bf16() { rounded } else { exact }
 }
 
-pub(super) fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures").join(name)
 }
 
@@ -55,7 +55,7 @@ fn shared_programs() -> PathBuf {
     executable.ancestors().nth(3).expect("tests lie in target/<profile>/deps").join("test-programs")
 }
 
-pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
+pub(crate) fn args(model_id: &str, device: Device) -> ShardArgs {
     ShardArgs {
         model: ModelArgs {
             model_id: model_id.to_owned(),
@@ -111,7 +111,7 @@ impl Rig {
         Self { engine, lens: vec![0; num_slots as usize], tables: vec![Vec::new(); num_slots as usize] }
     }
 
-    pub(super) fn fixture(name: &str) -> Self {
+    pub(crate) fn fixture(name: &str) -> Self {
         Self::new(fixture(name).to_str().unwrap(), Device::CPU)
     }
 

@@ -1,0 +1,190 @@
+//! Attention of decoding rows as a loop over a list of chunks: the chunks of the first row, then those of the second, and
+//! so on.
+//!
+//! Entry point: [`attend`]. Each iteration reads the next few chunks of the list, of whichever rows they are, computes the
+//! softmax of each chunk alone and merges the results into the states of their rows. So a step reads as much as its
+//! contexts have, however much they differ in length.
+
+use model::graph::DType;
+
+use super::attention::{Chunk, Plan, Queries, Tiles, attend_to_chunk, queries, read, zero_after_end};
+use super::emitter::{Combine, Emitter, Reduction};
+use super::tensor::{Tensor, Type};
+use backend::BLOCK_SIZE;
+
+/// The rows' parts of the list.
+struct List {
+    /// The index of each row's first chunk, `[rows]` i32.
+    firsts: Tensor,
+    /// The index after each row's last chunk, `[rows]` i32.
+    ends: Tensor,
+    /// The length of the list, `[]` i32.
+    len: Tensor,
+}
+
+/// A few chunks of the list.
+struct Items {
+    /// The row of each chunk, `[items]` i32; the number of rows after the end of the list.
+    rows: Tensor,
+    /// The position of each chunk's first key, relative to the start of its row, `[items]` i32.
+    positions: Tensor,
+}
+
+/// Computes the attention of rows that have one query each, `[rows, (kv_heads,) queries, width]`, f32: zeros for rows
+/// without keys. An iteration reads `num_items` chunks.
+pub(super) fn attend(
+    emitter: &mut Emitter,
+    tiles: &Tiles,
+    caches: &[Tensor; 2],
+    plan: &Plan,
+    num_items: usize,
+) -> Tensor {
+    let queries = queries(emitter, tiles, plan);
+    let list = list(emitter, tiles, plan);
+    let state_dims = queries.q.dims()[..queries.q.dims().len() - 1].to_vec(); // [rows, (kv_heads,) queries]
+    let state_type = Type::new(state_dims.clone(), DType::F32);
+    let output_type = Type::new([state_dims, vec![plan.output_width()]].concat(), DType::F32);
+    // The largest score of a row without chunks so far is finite, so that its difference to itself is zero.
+    let start = [
+        emitter.scalar(0.0, DType::I32),
+        emitter.splat(f64::from(f32::MIN), state_type.clone()),
+        emitter.splat(0.0, state_type),
+        emitter.splat(0.0, output_type),
+    ];
+    let step = emitter.scalar(num_items as f64, DType::I32); // []
+    let done = emitter.repeat(
+        &start,
+        |emitter, values| emitter.compare("LT", &values[0], &list.len),
+        |emitter, values| {
+            let items = items(emitter, &list, &values[0], plan, num_items);
+            let attended = attend_to_items(emitter, tiles, &queries, caches, &items, plan);
+            let state = merge(emitter, &values[1..], &attended, &items.rows);
+            let next = emitter.elementwise("add", &[&values[0], &step]); // []
+            [vec![next], state].concat()
+        },
+    );
+    let [sum, output] = [&done[2], &done[3]];
+    let zero = emitter.splat(0.0, sum.ty.clone()); // [rows, (kv_heads,) queries]
+    let one = emitter.splat(1.0, sum.ty.clone()); // [rows, (kv_heads,) queries]
+    let is_empty = emitter.compare("EQ", sum, &zero); // [rows, (kv_heads,) queries]
+    let sum = emitter.select(&is_empty, &one, sum); // [rows, (kv_heads,) queries]
+    let dims: Vec<usize> = (0..sum.dims().len()).collect();
+    let sum = emitter.broadcast(&sum, &dims, output.dims()); // [rows, (kv_heads,) queries, width]
+    emitter.elementwise("divide", &[output, &sum]) // [rows, (kv_heads,) queries, width]
+}
+
+/// Returns the list of the chunks of all rows.
+fn list(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> List {
+    let num_rows = tiles.ends.dims()[0];
+    let lens = match &tiles.starts {
+        Some(starts) => emitter.elementwise("subtract", &[&tiles.ends, starts]), // [rows]
+        None => tiles.ends.clone(),
+    };
+    let chunk = plan.chunk_blocks * BLOCK_SIZE;
+    let before = emitter.splat(chunk as f64 - 1.0, lens.ty.clone()); // [rows]
+    let size = emitter.splat(chunk as f64, lens.ty.clone()); // [rows]
+    let counts = emitter.elementwise("add", &[&lens, &before]); // [rows]
+    let counts = emitter.elementwise("divide", &[&counts, &size]); // [rows]
+    let square = Type::new([num_rows, num_rows], DType::I32);
+    let [row, other] = [0, 1].map(|dim| emitter.iota(dim, square.clone())); // [rows, rows]
+    let is_not_after = emitter.compare("LE", &other, &row); // [rows, rows]
+    let of_other = emitter.broadcast(&counts, &[1], &square.dims); // [rows, rows]
+    let none = emitter.splat(0.0, square); // [rows, rows]
+    let until = emitter.select(&is_not_after, &of_other, &none); // [rows, rows]
+    let ends = emitter.reduce(Reduction::Sum, &until, &[1]); // [rows]
+    let firsts = emitter.elementwise("subtract", &[&ends, &counts]); // [rows]
+    let len = emitter.reduce(Reduction::Sum, &counts, &[0]); // []
+    List { firsts, ends, len }
+}
+
+/// Returns the `num_items` chunks of the list from the index `first` on.
+fn items(emitter: &mut Emitter, list: &List, first: &Tensor, plan: &Plan, num_items: usize) -> Items {
+    let num_rows = list.ends.dims()[0];
+    let index = emitter.iota(0, Type::new([num_items], DType::I32)); // [items]
+    let first = emitter.broadcast(first, &[], &[num_items]); // [items]
+    let index = emitter.elementwise("add", &[&index, &first]); // [items]
+    let ends = emitter.broadcast(&list.ends, &[1], &[num_items, num_rows]); // [items, rows]
+    let indices = emitter.broadcast(&index, &[0], &[num_items, num_rows]); // [items, rows]
+    let is_before = emitter.compare("LE", &ends, &indices); // [items, rows]
+    let is_before = emitter.convert(&is_before, DType::I32); // [items, rows]
+    let rows = emitter.reduce(Reduction::Sum, &is_before, &[1]); // [items]
+    let firsts = emitter.gather_rows(&list.firsts, &rows); // [items]
+    let chunk = emitter.elementwise("subtract", &[&index, &firsts]); // [items]
+    let size = emitter.splat((plan.chunk_blocks * BLOCK_SIZE) as f64, chunk.ty.clone()); // [items]
+    let positions = emitter.elementwise("multiply", &[&chunk, &size]); // [items]
+    Items { rows, positions }
+}
+
+/// Computes the softmax of each chunk alone. Returns the largest scores and their sums, `[items, (kv_heads,) queries]`,
+/// and the outputs, `[items, (kv_heads,) queries, width]`.
+fn attend_to_items(
+    emitter: &mut Emitter,
+    tiles: &Tiles,
+    queries: &Queries,
+    caches: &[Tensor; 2],
+    items: &Items,
+    plan: &Plan,
+) -> Vec<Tensor> {
+    let first_key = match &tiles.starts {
+        Some(starts) => {
+            let starts = emitter.gather_rows(starts, &items.rows); // [items]
+            emitter.elementwise("add", &[&items.positions, &starts]) // [items]
+        }
+        None => items.positions.clone(),
+    };
+    let blocks = blocks(emitter, &tiles.block_tables, items, &first_key, plan); // [items, blocks]
+    let [keys, values] = [0, 1].map(|index| read(emitter, &caches[index], &blocks)); // [items, chunk, width]
+    let ends = emitter.gather_rows(&tiles.ends, &items.rows); // [items]
+    let values = zero_after_end(emitter, &values, &first_key, &ends); // [items, chunk, width]
+    let q = emitter.gather_rows(&queries.q, &items.rows); // [items, (kv_heads,) queries, head_dim]
+    let positions = emitter.gather_rows(&queries.positions, &items.rows); // [items, (kv_heads,) queries]
+    let state_type = Type::new(positions.dims(), DType::F32);
+    let output_dims = [positions.dims(), &[plan.output_width()]].concat();
+    let start = [
+        emitter.splat(plan.unseen(), state_type.clone()),
+        emitter.splat(0.0, state_type),
+        emitter.splat(0.0, Type::new(output_dims, DType::F32)),
+    ];
+    attend_to_chunk(emitter, &Queries { q, positions }, &Chunk { keys, values, first_key }, &start, plan)
+}
+
+/// Returns the blocks of each chunk, `[items, blocks]`. After the end of its block table a row reads the last block again.
+/// No query sees these keys.
+fn blocks(emitter: &mut Emitter, tables: &Tensor, items: &Items, first_key: &Tensor, plan: &Plan) -> Tensor {
+    let per_row = tables.dims()[1];
+    let dims = [items.rows.dims()[0], plan.chunk_blocks];
+    let size = emitter.splat(BLOCK_SIZE as f64, first_key.ty.clone()); // [items]
+    let first = emitter.elementwise("divide", &[first_key, &size]); // [items]
+    let first = emitter.broadcast(&first, &[0], &dims); // [items, blocks]
+    let block = emitter.iota(1, Type::new(dims, DType::I32)); // [items, blocks]
+    let block = emitter.elementwise("add", &[&block, &first]); // [items, blocks]
+    let last = emitter.splat(per_row as f64 - 1.0, block.ty.clone()); // [items, blocks]
+    let block = emitter.elementwise("minimum", &[&block, &last]); // [items, blocks]
+    let row = emitter.broadcast(&items.rows, &[0], &dims); // [items, blocks]
+    let stride = emitter.splat(per_row as f64, block.ty.clone()); // [items, blocks]
+    let entry = emitter.elementwise("multiply", &[&row, &stride]); // [items, blocks]
+    let entry = emitter.elementwise("add", &[&entry, &block]); // [items, blocks]
+    let tables = emitter.reshape(tables, &[tables.dims()[0] * per_row]); // [rows * blocks_per_row]
+    emitter.gather_rows(&tables, &entry) // [items, blocks]
+}
+
+/// Returns the rows' largest scores, sums and outputs after the results of some chunks were added. Results after the end
+/// of the list are dropped.
+fn merge(emitter: &mut Emitter, state: &[Tensor], attended: &[Tensor], rows: &Tensor) -> Vec<Tensor> {
+    let largest = emitter.scatter_rows(&state[0], rows, &attended[0], Combine::Max); // [rows, (kv_heads,) queries]
+    let kept = emitter.elementwise("subtract", &[&state[0], &largest]); // [rows, (kv_heads,) queries]
+    let kept = emitter.elementwise("exponential", &[&kept]); // [rows, (kv_heads,) queries]
+    let of_items = emitter.gather_rows(&largest, rows); // [items, (kv_heads,) queries]
+    let added = emitter.elementwise("subtract", &[&attended[0], &of_items]); // [items, (kv_heads,) queries]
+    let added = emitter.elementwise("exponential", &[&added]); // [items, (kv_heads,) queries]
+    let dims: Vec<usize> = (0..kept.dims().len()).collect();
+    let mut sum = |index: usize| {
+        let [kept, added] = [(&kept, &state[index]), (&added, &attended[index])].map(|(factor, x)| {
+            let factor = emitter.broadcast(factor, &dims, x.dims());
+            emitter.elementwise("multiply", &[x, &factor])
+        });
+        emitter.scatter_rows(&kept, rows, &added, Combine::Add)
+    };
+    let [sum, output] = [sum(1), sum(2)];
+    vec![largest, sum, output]
+}
