@@ -28,7 +28,7 @@ pub(crate) trait Simd: Copy {
     /// Sixteen i32 lanes.
     type Integers: Copy;
 
-    /// The number of vectors of sums that most kernels keep at a time, chosen for the number of registers.
+    /// The number of vectors of sums for which most kernels have registers.
     const NUM_SUMS: usize;
     /// True if products of several rows use one vector of columns at a time, so that more rows share each vector that
     /// is loaded and widened. With tiled weights, these products also prefetch the rows of x for the next step.
