@@ -1,4 +1,4 @@
-//! `cargo bench -p collectives --bench all_reduce`: measures an all-reduce between two and four processes.
+//! `cargo bench -p collectives --bench all_reduce`: measures an all-reduce between two processes, then between four.
 //!
 //! The benchmark starts one process of itself per rank. The time of a call is that of the slowest rank. All ranks meet
 //! before each call, so that the time contains no earlier work. The benchmark prints the load average, because on a

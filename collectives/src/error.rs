@@ -1,4 +1,4 @@
-//! Errors between ranks. Each message names the ranks and the operation.
+//! Errors between ranks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,13 +28,14 @@ pub enum CollectiveError {
     RankTaken { rank: usize, path: PathBuf },
     #[error(
         "all-gather of {num_values} values in {num_rows} rows from each of {num_ranks} ranks into {num_gathered}: \
-         the number of rows must divide the number of values, and the result must hold the values of all ranks"
+         the number of rows must divide the number of values, and the result must hold the values of all ranks; \
+         this is a defect of this server"
     )]
     Lengths { num_values: usize, num_rows: usize, num_ranks: usize, num_gathered: usize },
-    /// Ranks run different operations. This is a defect of the callers; every rank reports it.
+    /// Ranks run different operations. This is a defect of the callers.
     #[error(
         "ranks are out of step: rank {rank} does {operation} as operation {ordinal}, but rank {other_rank} does \
-         {other_operation} as operation {other_ordinal}"
+         {other_operation} as operation {other_ordinal}; this is a defect of this server"
     )]
     OutOfStep {
         rank: usize,

@@ -77,7 +77,8 @@ impl Group {
     /// all-reduce without values is a barrier.
     ///
     /// # Errors
-    /// [`CollectiveError::OutOfStep`], [`CollectiveError::Deadline`], [`CollectiveError::Aborted`].
+    /// [`CollectiveError::OutOfStep`], [`CollectiveError::Deadline`], [`CollectiveError::Aborted`],
+    /// [`CollectiveError::Wait`].
     pub fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), CollectiveError> {
         let result = self.reduce(values);
         self.abort_if_failed(result)
@@ -99,7 +100,7 @@ impl Group {
     ///
     /// # Errors
     /// [`CollectiveError::Deadline`] when no turn has ended within the deadline; the error names the ranks that have
-    /// one. [`CollectiveError::Aborted`].
+    /// one. [`CollectiveError::Aborted`], [`CollectiveError::Wait`].
     pub fn take_turn(&mut self, max_at_once: usize, waiting: &mut dyn FnMut()) -> Result<Turn, CollectiveError> {
         let rendezvous = &self.rendezvous;
         let result = Turn::take(rendezvous.region(), rendezvous.rank(), max_at_once, rendezvous.deadline(), waiting);
@@ -142,8 +143,8 @@ impl Group {
         Ok(())
     }
 
-    /// Adds up a chunk in parts: each rank adds up one part and reads the sums of the other parts. So a rank reads two
-    /// chunks in all, instead of one from each rank.
+    /// Adds up a chunk in parts: each rank adds up one part and reads the sums of the other parts. So a rank reads less
+    /// than two chunks in all, instead of one from each rank.
     fn sum_in_parts(&mut self, operation: Operation, chunk: &mut [f32]) -> Result<(), CollectiveError> {
         let (rank, num_ranks, buffer) = (self.rank(), self.num_ranks(), self.buffer);
         let own = part_range(chunk.len(), num_ranks, rank);

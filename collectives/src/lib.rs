@@ -1,7 +1,7 @@
 //! All-reduce and all-gather between the rank processes of one host, over shared memory.
 //!
-//! Entry point: [`Group::open`]. A model that is split over N processes adds up activations twice per layer, on the CPU
-//! with this crate. The ranks map one file, a memfd or a file on tmpfs:
+//! Entry point: [`Group::open`]. A model that is split over N processes on the CPU adds up activations, in most models
+//! twice per layer. The ranks map one file, a memfd or a file on tmpfs:
 //!
 //! ```text
 //! ┌────────────────────────────────────────┐
@@ -22,7 +22,8 @@
 //!
 //! 1. Each rank announces its operation and copies a chunk of its values into its staging buffer. Then it arrives: it
 //!    adds one to the count of arrivals (release).
-//! 2. When all ranks have arrived (acquire), each compares the operations of the others with its own. If two differ,
+//! 2. When all ranks have arrived (acquire) with the first chunk, each compares the operations of the others with its
+//! own. If two differ,
 //!    the result is the error [`CollectiveError::OutOfStep`] instead of a hang or a wrong sum.
 //! 3. Every rank adds up the staged values, from rank 0 to rank N−1, separately for each element. So the bits of a sum
 //!    are the same on all ranks, and do not depend on how the values are cut into chunks. With more than two ranks,

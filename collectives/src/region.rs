@@ -22,7 +22,7 @@ use crate::operation::Announcement;
 pub const MAX_RANKS: usize = 64;
 
 /// The number of values in a staging buffer. Longer messages are split into chunks. Buffers of 128 KiB to 1 MiB are
-/// equally fast in the benchmark; two buffers of 256 KiB fit into a second-level cache.
+/// equally fast in the benchmark; two buffers of 256 KiB fit into the second-level cache of most processors.
 pub const CHUNK_LEN: usize = 64 << 10;
 
 /// The number of staging buffers of one rank.
@@ -88,7 +88,8 @@ impl Region {
     pub(crate) fn open(path: &Path, rank: usize, num_ranks: usize) -> Result<Self, CollectiveError> {
         let failed = |source| CollectiveError::File { path: path.into(), source };
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
-        // The identity is checked before the file grows, so that a file of another program stays unchanged.
+        // The identity is checked before the file grows, so that a file of another program stays unchanged, unless it
+        // begins with zeros or is shorter than the identity.
         check_identity(path, stored_identity(&file).map_err(failed)?, num_ranks)?;
         grow(&file, size_bytes(num_ranks)).map_err(failed)?;
         let mapping = MmapOptions::new().len(size_bytes(num_ranks)).populate().map_raw(&file).map_err(failed)?;

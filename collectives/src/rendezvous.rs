@@ -67,8 +67,8 @@ impl Rendezvous {
     /// visible to this rank.
     ///
     /// # Errors
-    /// [`CollectiveError::Deadline`] and [`CollectiveError::Aborted`]. A rank that leaves after this meeting causes no
-    /// error.
+    /// [`CollectiveError::Deadline`], [`CollectiveError::Aborted`] and [`CollectiveError::Wait`]. A rank that leaves
+    /// after this meeting causes no error.
     pub(crate) fn meet(&mut self, operation: Operation) -> Result<(), CollectiveError> {
         self.num_meetings = self.num_meetings.wrapping_add(1);
         let target = self.num_meetings.wrapping_mul(self.region.num_ranks() as u32).wrapping_mul(ONE_ARRIVAL);
@@ -201,8 +201,8 @@ pub(crate) fn check_alive(region: &Region) -> Result<(), CollectiveError> {
     }
 }
 
-/// Sleeps until another rank wakes this one, at most for `limit`. Returns at once if `word` is not `seen`, and may
-/// return early for no reason.
+/// Sleeps until another rank wakes this one, usually at most for `limit`. Returns at once if `word` is not `seen`, and
+/// may return early for no reason.
 pub(crate) fn sleep_while(word: &AtomicU32, seen: u32, limit: Duration) -> Result<(), CollectiveError> {
     // A limit too long for the kernel's clock means no limit. The caller checks its own clock anyway.
     let limit = futex::Timespec::try_from(limit).ok();

@@ -1,8 +1,8 @@
 //! Element-wise operations, with broadcasting of scalars, and of `[rows]` to `[rows, n]`.
 //!
 //! Candle has these operations too, but spreads large tensors over a separate pool of spinning threads, for which our
-//! compute threads would have to wait. The operations here are plain loops that the compiler vectorises. Only sums,
-//! differences, products and quotients of two large tensors run on several threads.
+//! compute threads would have to wait. The operations here are plain loops, most of which the compiler vectorises. Only
+//! sums, differences, products and quotients of two large tensors of one shape run on several threads.
 
 use candle_core::{DType, Tensor};
 use model::graph::{Binary, Unary};

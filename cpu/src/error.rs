@@ -11,7 +11,9 @@ pub(crate) enum CpuError {
     Threads { num_threads: usize, source: rayon::ThreadPoolBuildError },
     #[error("the computation failed: {}", first_line(.0))]
     Compute(#[from] candle_core::Error),
-    #[error("the graph that computes the log-probabilities of prompt tokens cannot be built: {0}")]
+    #[error(
+        "the graph that computes the log-probabilities of prompt tokens cannot be built: {0}; this is a defect of this server"
+    )]
     Graph(#[from] GraphError),
     #[error(transparent)]
     Backend(#[from] BackendError),

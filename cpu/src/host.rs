@@ -1,7 +1,7 @@
 //! Borrows candle tensors as slices, and turns vectors into tensors.
 //!
 //! Entry points: [`View`], which borrows a tensor's elements, and [`tensor`] and [`shaped`], which take ownership of a
-//! vector. Neither copies elements.
+//! vector. None of them copies elements.
 
 use candle_core::{CpuStorage, Device, Shape, Storage, StorageRef, Tensor, WithDType};
 

@@ -1,16 +1,17 @@
 //! The CPU backend: executes graphs operation by operation. It is the reference that other backends are compared with.
 //!
-//! Candle's tensors hold the values between operations, convert types while loading, reshape and gather; the hot
-//! operations (linear, attention, norms, softmax) are our `kernels`. The model runs over all tokens of a step at once.
-//! Samplers run row by row: each row has the graph of its own sampling parameters, and several rows run in parallel.
+//! Candle's tensors hold the values between operations, and candle does simple operations on them, such as reshaping
+//! and gathering; the hot operations (linear, attention, norms, softmax) are our `kernels`. The model runs over all
+//! tokens of a step at once. Samplers run row by row: each row has the graph of its own sampling parameters, and
+//! several rows run in parallel.
 //!
 //! The ranks of a host share a model. Each rank is a process with a part of the weights and a share of the processors.
 //! The ranks sum their results, in most models twice per layer ([`Membership`]), and all sample the same tokens,
 //! because they have the same bits.
 //!
-//! Activations are f32 whatever the type of the weights; keys and values are rounded to the type of the KV cache when
-//! they are written. The bits of a row's results depend neither on the other rows, nor on the chunks of its prompt, nor
-//! on the number of threads.
+//! Between operations, activations are f32 whatever the type of the weights; keys and values are rounded to the type of
+//! the KV cache when they are written. The bits of a row's results depend neither on the other rows, nor on the chunks
+//! of its prompt, nor on the number of threads.
 
 mod elementwise;
 mod error;
@@ -91,7 +92,8 @@ impl CpuBackend {
     /// of loaded weights and the total.
     ///
     /// # Errors
-    /// When a weight is missing or malformed, the threads cannot be started, or another rank does not join.
+    /// When a weight cannot be loaded, the threads cannot be started, a graph cannot be built, or another rank does not
+    /// join in time.
     pub fn load(
         graphs: &ModelGraphs,
         checkpoint: &Checkpoint,

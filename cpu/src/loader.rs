@@ -1,9 +1,9 @@
 //! Converts a checkpoint to weights in the form that the kernels need.
 //!
 //! Entry point: [`load`]. The operations that use a weight decide its form: packed for linear layers and experts (an
-//! embedding that shares a packed weight reads single rows of it), a table in its own type for embeddings, f32 for
-//! norms and biases. One tensor is converted at a time, a few rows at once, so that loading takes little more memory
-//! than the loaded weights.
+//! embedding that shares a packed weight reads single rows of it), a table in the type of its spec for other
+//! embeddings, f32 for norms and biases. One tensor is converted at a time, and large ones in parts, so that loading
+//! takes little more memory than the loaded weights.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const TABLE_ROWS: usize = 256;
 pub(super) enum Weight {
     /// A weight of a linear layer, which an embedding may share.
     Packed(Arc<PackedWeight>),
-    /// An embedding `[vocab, hidden]` in its own type, or any other weight in f32.
+    /// An embedding `[vocab, hidden]` in the type of its spec, or any other weight in f32.
     Tensor(Tensor),
     /// One weight per expert.
     Experts(Arc<[PackedWeight]>),
@@ -60,7 +60,7 @@ impl Weight {
 /// all ranks at once, the ranks take turns. `progress` receives the number of loaded weights and the total.
 ///
 /// # Errors
-/// When a weight is missing or malformed, or another rank does not join or answer in time.
+/// When a weight is missing or malformed, or another rank does not join in time or fails.
 pub(super) fn load(
     graphs: &[&Arc<Graph>],
     (checkpoint, membership): (&Checkpoint, &Membership),

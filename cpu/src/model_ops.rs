@@ -101,8 +101,7 @@ pub(super) fn layer_norm([x, weight]: [&Tensor; 2], bias: Option<&Tensor>, eps: 
     host::shaped(y, x.shape())
 }
 
-/// Returns offset + weight. The vector is small compared with the activations, so it is computed in each step and not
-/// stored.
+/// Returns offset + weight. The vector is small, so it is computed in each step and not stored.
 fn shifted(weight: &[f32], offset: f32) -> Cow<'_, [f32]> {
     if offset == 0.0 { Cow::Borrowed(weight) } else { weight.iter().map(|weight| offset + weight).collect() }
 }
@@ -187,7 +186,7 @@ pub(super) fn reshape(x: &Tensor, shape: &Shape) -> Result<Tensor> {
 
 /// Returns the rows of x `[tokens, n]` at `indices`.
 pub(super) fn gather_rows(x: &Tensor, indices: &[i32]) -> Result<Tensor> {
-    // Candle takes only unsigned indices.
+    // Candle does not take i32 indices.
     let indices: Vec<u32> = indices.iter().map(|index| *index as u32).collect();
     x.index_select(&host::tensor(indices)?, 0) // [rows, n]
 }

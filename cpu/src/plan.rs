@@ -1,7 +1,7 @@
 //! Operations of a graph that one kernel computes together.
 //!
 //! Entry point: [`Plan`]. Such a kernel returns the same bits as the operations one after the other. It is faster,
-//! because intermediate values stay in the processor's caches and threads are woken once.
+//! because intermediate values stay in the processor's caches or threads are woken less often.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,8 @@ pub(super) struct Plan {
     mlps: HashMap<usize, GatedMlp>,
     /// Indices of linear layers with the same input, in ascending order, by the index of the last of them.
     siblings: HashMap<usize, Vec<usize>>,
-    /// True for each node that is in a group and is not the last node of the group. Empty in a plan without groups.
+    /// True for each node that is in a group and is not the last node of the group. Empty in the default plan, which
+    /// has no groups.
     is_within: Vec<bool>,
 }
 

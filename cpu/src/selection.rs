@@ -2,15 +2,15 @@
 //! is reached, the n best, and the inverse of the cumulative distribution.
 //!
 //! A threshold is found digit by digit, by a radix sort that follows only the bucket with the threshold. That takes
-//! three passes over a vocabulary of any size. Sums are f64, in the order of the vocabulary. No function panics on NaN.
+//! three passes over a vocabulary of any size. Sums are f64, in a fixed order. No function panics on NaN.
 
 use proto::MAX_TIED_TOKENS;
 
 /// Shift and width in bits of the digits of a key, from the highest: 11, 11 and 10 bits.
 const DIGITS: [(u32, u32); 3] = [(21, 11), (10, 11), (0, 10)];
 
-/// Returns the k-th largest of `scores`, or minus infinity if k is 0. If k is larger than the number of scores, returns
-/// the smallest score.
+/// Returns the k-th largest of `scores`, or minus infinity if k is 0 or there are no scores. If k is larger than the
+/// number of scores, returns the smallest score.
 pub(super) fn kth_largest(scores: &[f32], k: usize) -> f32 {
     if k == 0 || scores.is_empty() {
         return f32::NEG_INFINITY;

@@ -1,6 +1,7 @@
 //! The states of a model between steps, and the tables of rotary embeddings.
 //!
-//! Entry point: [`State`]. The system provides zeroed memory, and each page only when it is first touched.
+//! Entry point: [`State`]. For the states, the system provides zeroed memory, and each page only when it is first
+//! touched.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -30,7 +31,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Returns empty states for a model whose decoder is `graph`; keys and values have the type `kv_type`.
+    /// Returns zeroed states for a model whose decoder is `graph`; keys and values have the type `kv_type`.
     ///
     /// # Errors
     /// When the system refuses the memory.

@@ -52,8 +52,8 @@ impl Targets {
     }
 
     /// Returns the reports of a pass from its logits `[rows, vocab]`. If no target requests top tokens, all rows are
-    /// computed together; otherwise they are computed one by one, because each row has its own number of top tokens.
-    /// Both ways give the same bits.
+    /// computed together; otherwise each row is computed alone, because each has its own number of top tokens. Both
+    /// ways give the same bits.
     ///
     /// # Errors
     /// When an operation fails.

@@ -91,7 +91,7 @@ fn is_name(host: &str) -> bool {
     !host.is_empty() && host.bytes().all(is_allowed)
 }
 
-/// Writes text that parses to the same address.
+/// Writes text that parses to the same address, if a path is UTF-8 and a port is not 0.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

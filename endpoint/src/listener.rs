@@ -45,8 +45,8 @@ impl Endpoint {
     /// socket's file is removed when the returned [`SocketFile`] is dropped.
     ///
     /// # Errors
-    /// When the path is too long or cannot be written, when the address is in use, when it is not an address of this
-    /// machine, or when the host cannot be looked up.
+    /// When the path is too long, is taken or cannot be written, when the address is in use, when it is not an address
+    /// of this machine, or when the host cannot be looked up.
     pub fn bind(&self) -> Result<(Listener, Option<SocketFile>), ListenError> {
         match self {
             Self::Unix(path) => SocketFile::bind(path).map(unix),
@@ -54,8 +54,8 @@ impl Endpoint {
         }
     }
 
-    /// Listens only for clients on this machine: a Unix socket accepts processes of the same user, and a TCP address
-    /// must be a loopback address.
+    /// Listens only for clients on this machine: a Unix socket accepts processes of the same user and of root, and a
+    /// TCP address must be a loopback address.
     ///
     /// # Errors
     /// As for [`Endpoint::bind`], and when any address of the host is not a loopback address.
@@ -77,7 +77,8 @@ impl Endpoint {
         addresses.map_err(|source| ListenError::Host { endpoint: self.clone(), source })
     }
 
-    /// Listens on the first of a host's addresses. Clients try the addresses of a host in the same order.
+    /// Listens on the first of a host's addresses. Clients on this machine try the addresses of a host in the same
+    /// order.
     fn bind_first(&self, addresses: &[SocketAddr]) -> Result<(Listener, Option<SocketFile>), ListenError> {
         let Some(&address) = addresses.first() else {
             let source = io::ErrorKind::AddrNotAvailable.into();

@@ -1,8 +1,7 @@
-//! Unix sockets and their files. The file of a socket is created only if no process listens at its path, and it is
-//! removed at the end.
+//! Unix sockets and their files.
 //!
-//! A socket file that a killed process left is replaced. If a process listens at the path, or the file there is not a
-//! socket, the file stays and the call fails.
+//! If a connection to the path succeeds, or the file there is not a socket, the file stays and the call fails. Any
+//! other socket file, such as one that a killed process left, is replaced.
 
 use std::fs;
 use std::io;
@@ -16,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::ListenError;
 
-/// The mode of a private socket file: only the user who runs the process may connect.
+/// The mode of a private socket file: only root and the user who runs the process may connect.
 const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// The maximum number of connections that wait to be accepted. The system reduces this number to its own limit.
 const MAX_BACKLOG: i32 = i32::MAX;
@@ -39,7 +38,7 @@ impl SocketFile {
         Self::bind_with(path, None)
     }
 
-    /// Listens on `path` for processes of the same user.
+    /// Listens on `path` for processes of the same user and of root.
     ///
     /// # Errors
     /// As for [`SocketFile::bind`].

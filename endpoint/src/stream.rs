@@ -1,4 +1,4 @@
-//! Connections whose calls block.
+//! Connections. Their calls block.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,8 @@ impl Endpoint {
     /// Connects to the endpoint. The system decides how long to wait for a host that does not respond.
     ///
     /// # Errors
-    /// When no process listens at the endpoint, or the host cannot be reached.
+    /// When no process listens at the endpoint, this process may not connect to it, or the host cannot be looked up or
+    /// reached.
     pub fn connect(&self) -> io::Result<Stream> {
         match self {
             Self::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
@@ -38,8 +39,8 @@ impl Endpoint {
 }
 
 impl Stream {
-    /// Wraps a TCP connection and disables Nagle's algorithm, because a command is a small packet and must not wait for
-    /// the next one.
+    /// Wraps a TCP connection and disables Nagle's algorithm, because a command is a small packet and must not wait
+    /// until the peer has acknowledged the one before.
     pub(crate) fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))

@@ -1,8 +1,8 @@
 //! `cargo bench -p kernels --bench attention [-- ISA [TYPE]]`: speed of attention for each type of KV cache.
 //!
 //! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of f32, f16, bf16 and int8. Rows that decode read each key and
-//! value once, so memory bandwidth limits them. A prompt uses each key and value many times. The calls cycle through
-//! several KV caches, so that the data comes from memory. Compare shares of the bandwidth, not absolute times.
+//! value once, so memory bandwidth limits them. Their calls cycle through several KV caches, so that the data comes
+//! from memory; compare their shares of the bandwidth, not absolute times. A prompt uses each key and value many times.
 
 mod measure;
 
@@ -17,7 +17,7 @@ const CONTEXT_LEN: usize = 4096;
 const NUM_ROWS: usize = 4;
 const NUM_LAYERS: usize = 4;
 const PROMPT_LEN: usize = 512;
-/// The number of bytes read to measure the bandwidth, larger than the processor's caches.
+/// The number of bytes read to measure the bandwidth, more than the caches of most processors hold.
 const READ_BYTES: usize = 1 << 30;
 /// The numbers of heads and of key-value heads, and `head_dim`, of common models.
 const HEADS: [(usize, usize, usize); 3] = [(32, 8, 64), (32, 8, 128), (16, 16, 64)];

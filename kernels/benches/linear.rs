@@ -1,9 +1,9 @@
 //! `cargo bench -p kernels --bench linear [-- ISA [TYPE [ROWS]]]`: speed of a linear layer against machine limits.
 //!
 //! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of int4, int8, bf16, f16 and f32, ROWS the number of rows of x.
-//! The calls cycle through copies of the weight, one GiB in all, so that the weight comes from memory as in a model
-//! with many layers. The fastest of many calls is reported. Compare shares of the read bandwidth that the same run
-//! measures, not absolute times.
+//! The calls cycle through copies of the weight, at least one GiB in all, so that the weight comes from memory as in a
+//! model with many layers. The fastest of many calls is reported. Compare shares of the read bandwidth that the same
+//! run measures, not absolute times.
 
 mod measure;
 
@@ -18,7 +18,7 @@ use numbers::FloatType;
 
 const NUM_OUTPUTS: usize = 8192;
 const NUM_INPUTS: usize = 2048;
-/// The size of all copies of the weight, in bytes: larger than the processor's caches.
+/// The minimum size of all copies of the weight together, in bytes: more than the caches of most processors hold.
 const WEIGHTS_BYTES: usize = 1 << 30;
 const ROWS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 512];
 const TYPES: [(&str, WeightType); 5] = [

@@ -13,7 +13,7 @@ use crate::rows::rows_per_task;
 pub enum Activation {
     /// `x / (1 + e^-x)`
     Silu,
-    /// `x · Φ(x)` within 1e-7 · |x|, where Φ is the cumulative normal distribution.
+    /// `x · Φ(x)` within 5e-7 · |x|, where Φ is the cumulative normal distribution.
     Gelu,
     /// The approximation of [`Activation::Gelu`] by a hyperbolic tangent (Hendrycks and Gimpel, 2016).
     GeluTanh,
@@ -21,7 +21,7 @@ pub enum Activation {
     SquaredRelu,
     /// `1 / (1 + e^-x)`
     Sigmoid,
-    /// `tanh(x)` within 1e-7.
+    /// `tanh(x)` within 5e-7.
     Tanh,
 }
 

@@ -1,8 +1,8 @@
 //! Measures how fast this machine multiplies, which limits the speed of prompts and of steps with many rows.
 //!
-//! Entry point: [`multiply_adds_per_second`]. With vectors, the operands are in registers; with tiles, they are in the
-//! first-level cache. The time to unpack int4 weights counts only on instruction sets that never unpack them in
-//! advance. The time that layers lose to caches, memory and each other does not count.
+//! Entry point: [`multiply_adds_per_second`]. The operands are in registers or in the first-level cache. The time to
+//! unpack int4 weights counts only on instruction sets that never unpack them in advance. The time that layers lose to
+//! caches and memory does not count.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,12 +14,13 @@ use crate::linear::WeightType;
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
 use crate::vector_tile::{Bf16Pairs, Dots, Int8Quads};
 
-/// The minimum time for which a thread multiplies.
+/// The minimum time of a measurement.
 const LEAST_TIME: Duration = Duration::from_millis(20);
 /// The number of measurements, each with all threads. The fastest one counts.
 const NUM_ROUNDS: usize = 5;
-/// The number of words of x in a pass. A thread makes `NUM_REPEATS` passes before it reads the clock again.
+/// The number of words of each row of x in a pass of [`floats`] or [`dots`].
 const NUM_WORDS: usize = 16;
+/// The number of passes before a thread that multiplies with vectors reads the clock again.
 const NUM_REPEATS: usize = 256;
 /// The number of steps of a product of tiles. Each of its two operands has 16 KiB.
 const NUM_STEPS: usize = 8;
@@ -104,8 +105,8 @@ impl Kernel for ByVectors {
 }
 
 impl ByVectors {
-    /// Multiplies rows whose sums stay in registers, and returns the number of multiply-adds. There are `ROWS` rows,
-    /// except for int4 weights that are multiplied in groups, which always have four.
+    /// Multiplies `ROWS` rows, or four rows if int4 weights are multiplied in groups. Returns the number of
+    /// multiply-adds.
     #[inline(always)]
     fn repeat<S: Simd, const ROWS: usize>(&self, simd: S) -> usize {
         match self.weights {
@@ -143,7 +144,8 @@ fn floats<S: Simd, const ROWS: usize>(simd: S) -> usize {
     num_multiply_adds(ROWS, 1)
 }
 
-/// Multiplies words that hold several int8 or bf16 values. Each word adds the products of `per_word` values to a sum.
+/// Multiplies words that hold several integers or bf16 values. Each word adds the products of `per_word` values to a
+/// sum.
 #[inline(always)]
 fn dots<S: Simd, D: Dots, const ROWS: usize>(simd: S, _: D, zeros: [D::Sum; LANES], per_word: usize) -> usize {
     let x = [[0; NUM_WORDS]; ROWS];
@@ -177,7 +179,7 @@ fn groups<S: Simd>(simd: S) -> usize {
         for (x, quads) in x.iter_mut().zip(quads) {
             x.quads = quads;
         }
-        // The sums are loaded and stored for each group, as in the loop of the kernels.
+        // `black_box` makes the sums go through memory for each group.
         simd.add_group(black_box(&mut sums), Int4Group { lines, factors: &factors }, &x);
     }
     for sum in sums {

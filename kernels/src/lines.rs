@@ -1,4 +1,4 @@
-//! Large buffers of cache lines (64 bytes), on huge pages if the system has them, and the operands and sums of block
+//! Large buffers, on huge pages if the system provides them; cache lines (64 bytes); the operands and sums of block
 //! products.
 //!
 //! Entry points: [`Lines`]; [`LeftSide`], [`RightSide`] and [`Block`]. Huge pages are faster to allocate and to read
@@ -24,12 +24,12 @@ pub(crate) const TILE_SIZE: usize = 16;
 /// The number of lines of the right-hand side per step: those of two tiles.
 pub(crate) const STEP_LINES: usize = 2 * TILE_SIZE;
 
-/// A cache line of sixteen words: 32 bf16 or 64 int8 values.
+/// A cache line of sixteen words, for example of 32 bf16 or 64 int8 values.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [u32; 16]);
 
-/// The sums of a block, `[rows, columns]`: i32 for products of int8 values, otherwise f32.
+/// The sums or the values of a block, `[rows, columns]`. Sums of integers are i32, everything else is f32.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(crate) struct Block<T>(pub(crate) [[T; BLOCK_COLUMNS]; BLOCK_ROWS]);
@@ -50,15 +50,14 @@ fn bf16_bits(value: f32) -> u32 {
     if value.is_nan() { bits | 0x40_0000 } else { rounded }
 }
 
-/// Lines that will be read soon. Each step of a product prefetches `lines_per_step` of them.
+/// Lines that will be read soon. Each step of a product prefetches `lines_per_step` of them, with tiles at least one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead {
     pub(crate) first: *const Line,
     pub(crate) lines_per_step: usize,
 }
 
-/// The left-hand side of a product: the rows of a block of x. Each row has one line per step and part
-/// (`Simd::DOT_PARTS`).
+/// The left-hand side of a product: the rows of a block. Each row has one line per step and part (`Dots::num_parts`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeftSide<'a> {
     /// `[steps][num_rows][parts]`
@@ -66,7 +65,7 @@ pub(crate) struct LeftSide<'a> {
     pub(crate) num_rows: usize,
 }
 
-/// The right-hand side of a product: the lines of all steps of a panel, and the lines to prefetch meanwhile.
+/// The right-hand side of a product: the lines of some steps, and the lines to prefetch meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RightSide<'a> {
     pub(crate) lines: &'a [Line],
@@ -74,7 +73,8 @@ pub(crate) struct RightSide<'a> {
 }
 
 impl Ahead {
-    /// Returns an `Ahead` that prefetches nothing, for `lines` that are in the caches anyway.
+    /// Returns an `Ahead` for `lines` that are in the caches already. Nothing is prefetched, except that tiles prefetch
+    /// one of these lines per step.
     pub(crate) fn nothing(lines: &[Line]) -> Self {
         Self { first: lines.as_ptr(), lines_per_step: 0 }
     }
@@ -88,7 +88,8 @@ impl Ahead {
         })
     }
 
-    /// Prefetches the range `lines` of the lines that belong to `step`. The range may exceed `lines_per_step`.
+    /// Prefetches the range `lines` of the lines that belong to `step`. The part of the range beyond `lines_per_step`
+    /// is left out.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, simd: S, step: usize, lines: Range<usize>) {
         let first = self.first.wrapping_add(step * self.lines_per_step);
@@ -117,7 +118,7 @@ unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[u16; LEN]; COUNT
 // SAFETY: as above.
 unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[f32; LEN]; COUNT] {}
 
-/// A slice of lines in memory pages of its own, mapped from the system.
+/// A slice of lines, or of other numbers, in memory pages of its own, mapped from the system.
 #[derive(Debug)]
 pub(crate) struct Lines<L = Line> {
     pages: MmapMut,
@@ -126,7 +127,8 @@ pub(crate) struct Lines<L = Line> {
 }
 
 impl<L: Numbers> Lines<L> {
-    /// Allocates `len` lines of zeros. The system provides the memory when it is first written or read.
+    /// Allocates `len` lines of zeros. The system provides a page when it is first written or read. The process is
+    /// aborted if the system refuses the memory.
     pub(crate) fn zeros(len: usize) -> Self {
         Self::try_zeros(len).unwrap_or_else(|_| {
             let layout = Layout::from_size_align(len * size_of::<L>(), align_of::<L>());

@@ -1,9 +1,9 @@
 //! Tests that the kernels' machine code keeps sums in registers. AMX is left out, because its code is assembly that
 //! names its registers.
 //!
-//! If a change makes the compiler spill sums to the stack, the results stay the same but the speed halves, perhaps for
-//! some instruction sets only. The test disassembles its own executable, so it also covers instruction sets that the
-//! processor lacks.
+//! If a change makes the compiler spill sums to the stack, the results stay the same, but the speed may halve, perhaps
+//! for some instruction sets only. The test disassembles its own executable, so it also covers instruction sets that
+//! the processor lacks.
 
 use std::error::Error;
 

@@ -20,8 +20,9 @@ const NUM_SUMS: usize = 8;
 
 /// Measures the memory bandwidth of all threads of the current pool together, in GB/s.
 ///
-/// The threads read `num_bytes` sequentially, as kernels read weights, and the fastest of several rounds counts. Pass
-/// as many bytes as a step reads, because a smaller buffer may still be in the caches at the next round.
+/// The threads read at least `num_bytes`, in pieces of 1 MiB that each thread reads sequentially. The fastest of
+/// several rounds counts. Pass as many bytes as a step reads, because a smaller buffer may still be in the caches at
+/// the next round.
 pub fn read_bandwidth(num_bytes: usize) -> f64 {
     let mut lines = Lines::<Line>::zeros(num_bytes.div_ceil(size_of::<Line>()).next_multiple_of(PIECE_LINES));
     // Without this write, the system might map all the memory to a single page of zeros.
@@ -37,7 +38,7 @@ pub fn read_bandwidth(num_bytes: usize) -> f64 {
     best
 }
 
-/// Sums all bf16 values of some cache lines.
+/// Sums all bf16 values of some cache lines, whose number is a multiple of [`NUM_SUMS`].
 struct Sum<'a>(&'a [Line]);
 
 impl Kernel for Sum<'_> {

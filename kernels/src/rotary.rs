@@ -1,8 +1,8 @@
 //! Rotary position embedding: rotates pairs of a head's values by an angle that grows with the position.
 //!
-//! Entry points: [`RotaryTable`], built once per model; [`rotary`], called at every step; [`Pairing`], the choice of
-//! the values that form a pair. If the rotated part is shorter than the head, the other values stay unchanged. The
-//! caller chooses the frequencies.
+//! Entry points: [`RotaryTable`], built before the first step; [`rotary`], called at every step; [`Pairing`], the
+//! choice of the values that form a pair. If the rotated part is shorter than the head, the other values stay
+//! unchanged. The caller chooses the frequencies.
 
 use rayon::prelude::*;
 

@@ -30,7 +30,8 @@ pub fn argmax(logits: &[f32]) -> Option<usize> {
     logits.iter().position(|logit| *logit == max)
 }
 
-/// The maximum of a row of logits and the logarithm of its sum, from which the logprob of each logit follows.
+/// The maximum of a row of logits and the logarithm of the sum of `e^(logit - max)`, from which the logprob of each
+/// logit follows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogSoftmax {
     max: f32,
@@ -63,7 +64,7 @@ pub(crate) fn softmax_on(isa: Isa, logits: &mut [f32]) {
     isa.run(Exponentiate { logits, max, factor: (1.0 / sum) as f32 });
 }
 
-/// Finds the largest logit that is not NaN; minus infinity if there is none.
+/// Finds the largest logit that is not NaN. The result is minus infinity if there is none.
 struct Max<'a> {
     logits: &'a [f32],
 }

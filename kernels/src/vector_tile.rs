@@ -108,7 +108,7 @@ pub(crate) fn num_sweeps(mut num_rows: usize, rows_together: impl Fn(usize) -> u
     num_sweeps
 }
 
-/// The number of rows, at most `num_rows`, whose sums fit into registers.
+/// The number of rows, at most `num_rows`, that are multiplied together.
 #[inline(always)]
 pub(crate) fn rows_together<S: Simd>(num_rows: usize) -> usize {
     match num_rows {

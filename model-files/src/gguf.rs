@@ -2,8 +2,8 @@
 //! read.
 //!
 //! Entry point: [`Gguf::open`]. Follows the specification of the format, versions 2 and 3 (`ggml-org/ggml`,
-//! docs/gguf.md). A length for which the file is too short is an error and is never allocated. Only the lists that
-//! other code uses are kept.
+//! docs/gguf.md). A length for which the file is too short is an error and is never allocated. Of the lists in the
+//! metadata, only those in [`LISTS`] are kept.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,10 +19,10 @@ const LIST: u32 = 9;
 /// The maximum depth of nested lists. The format has no use for deeper ones.
 const MAX_DEPTH: usize = 4;
 const MAX_DIMS: u32 = 4;
-/// The lists that are kept: those of tokenizers. Other lists are skipped, whatever their length.
+/// The lists that are kept; all of them belong to tokenizers. Other lists are skipped, whatever their length.
 const LISTS: [&str; 4] =
     ["tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.tokens"];
-/// The maximum length of a list that is kept: several times the largest known vocabulary. Without a limit, a small file
+/// The maximum length of a list that is kept: many times the size of large vocabularies. Without a limit, a small file
 /// could fill the memory, because an item takes 32 bytes of memory but may take a single byte of the file.
 const MAX_LIST_LEN: usize = 1 << 22;
 
@@ -49,7 +49,7 @@ pub enum Value {
     Bool(bool),
     /// Text in UTF-8, as the format demands. Invalid bytes are replaced.
     Text(String),
-    /// A list of values of one type. Empty if the list was skipped because no code uses it.
+    /// A list of values of one type. Empty if the list is one of those that are skipped.
     List(Vec<Value>),
 }
 

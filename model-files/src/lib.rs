@@ -1,7 +1,7 @@
 //! The files of one model: a local directory in Hugging Face layout, a GGUF file, or the demo model in the executable.
 //!
-//! This crate only finds and opens files. Other crates read the contents: the router reads the tokenizer and the chat
-//! template, the shard reads the config and the weights. This crate never uses the network.
+//! This crate finds files, and reads their bytes and the header of a GGUF file. Other crates interpret the contents.
+//! This crate never uses the network.
 
 mod gguf;
 
@@ -25,7 +25,7 @@ const DEMO_FILES: [(&str, &[u8]); 5] = [
 /// The reason why a model, or one of its files, cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelFilesError {
-    /// The id is not `demo`, not a directory, and not like an id on the Hub.
+    /// The id is not `demo`, names no directory and no file, and is not like an id on the Hub.
     #[error(
         "model id {0:?} is not a directory; use \"{DEMO_MODEL_ID}\", the path of a directory with a model in it or of a GGUF file, or \
          organisation/name of a model on the Hugging Face Hub"
@@ -61,7 +61,7 @@ pub enum ModelFilesError {
     Read { path: PathBuf, source: std::io::Error },
 }
 
-/// Endings of files with weights. An id with such an ending is taken for a file, not for a model on the Hub.
+/// Endings of files with weights. An id with such an ending is never taken for a model on the Hub.
 const FILE_ENDINGS: [&str; 6] = ["safetensors", "gguf", "bin", "pt", "pth", "ckpt"];
 
 /// The place of the files of a model.
@@ -71,7 +71,7 @@ pub enum ModelFiles {
     Demo,
     /// A directory in Hugging Face layout.
     Directory(PathBuf),
-    /// A GGUF file. Files in the same directory, such as a tokenizer, replace what the GGUF file contains.
+    /// A GGUF file. Other files in the same directory, such as a tokenizer, belong to the model too.
     Gguf(PathBuf),
 }
 
@@ -89,7 +89,8 @@ impl ModelFiles {
     /// over an id on the Hub.
     ///
     /// # Errors
-    /// When `model_id` is none of these. The message says what is allowed.
+    /// When `model_id` is none of these, or a directory with several GGUF files and no config.json. The message says
+    /// what is allowed.
     pub fn open(model_id: &str) -> Result<Self, ModelFilesError> {
         if model_id == DEMO_MODEL_ID {
             return Ok(Self::Demo);

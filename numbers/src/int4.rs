@@ -1,10 +1,10 @@
 //! Int4 values that stand for floats: a group of inputs shares a factor, and the weights of an output share a scale.
 //!
-//! Entry points: [`scale`] and [`round_group`]; [`round_row`] for both. A weight is `scale · factor · (nibble - 8)`.
-//! The scale, an f32, belongs to the output. The factor, an integer from -15 to 15, belongs to the group. Therefore
-//! `factor · (nibble - 8)` is an int8, and integer sums are exact. (Progressive group quantisation, as in QServe, arXiv
-//! 2405.04532, section 4.1.) The sign of a factor is usually such that `nibble - 8` is -8 for the weight of the largest
-//! magnitude in the group.
+//! Entry points: [`scale`] and [`round_group`]; [`round_row`] for both. A weight is about `scale · factor · (nibble -
+//! 8)`. The scale, an f32, belongs to the output. The factor, an integer from -15 to 15, belongs to the group.
+//! Therefore `factor · (nibble - 8)` is an int8, and integer sums are exact. (Progressive group quantisation, as in
+//! QServe, arXiv 2405.04532, section 4.1.) The sign of a factor is usually such that `nibble - 8` is -8 for the weight
+//! of the largest magnitude in the group.
 
 use crate::LEAST_MAGNITUDE;
 
@@ -41,7 +41,7 @@ pub fn round_row(row: &[f32], integers: &mut [[i8; GROUP_INPUTS]], factors: &mut
 }
 
 /// Returns the scale of an output with the weights `row`. The scale is infinite or NaN if a weight is, and 0 if all
-/// weights are below [`LEAST_MAGNITUDE`].
+/// magnitudes are below [`LEAST_MAGNITUDE`].
 #[inline(always)]
 pub fn scale(row: &[f32]) -> f32 {
     let largest = extreme(row).abs();
@@ -69,8 +69,9 @@ fn extreme(weights: &[f32]) -> f32 {
     f32::from_bits(furthest.rotate_right(1))
 }
 
-/// Returns the factor of a group with the smallest sum of squared errors. The candidates are the factor that makes the
-/// largest weight -8, its two neighbours and its negative. Returns 0 if none of them is allowed.
+/// Returns the factor of a group with the smallest sum of squared errors. The candidates are the factor that brings the
+/// weight of the largest magnitude nearest to -8, its two neighbours and its negative. Returns 0 if none of them is
+/// allowed and has a finite error.
 #[inline(always)]
 fn best_factor(weights: &[f32; GROUP_INPUTS], scale: f32) -> f32 {
     let extreme = extreme(weights);

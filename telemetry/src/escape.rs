@@ -1,15 +1,14 @@
-//! Escapes text from clients, so that a log line stays one line and its fields stay distinct.
+//! Escapes text, so that a log line stays one line and its fields stay distinct, even if clients wrote the text.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns the text with an escape for every character that ends a line, moves the cursor or changes the direction of
-/// writing.
+/// Returns the text with an escape in place of each character for which [`is_control`] returns true.
 pub(crate) fn control(text: &str) -> Cow<'_, str> {
     escape(text, |c| c.escape_default().to_string())
 }
 
-/// As [`control`], but with JSON escapes. In a JSON object these characters can only be inside strings.
+/// As [`control`], but with JSON escapes. In compact JSON these characters can only be inside strings.
 pub(crate) fn control_in_json(json: String) -> String {
     match escape(&json, |c| format!("\\u{:04x}", u32::from(c))) {
         Cow::Borrowed(_) => json,
@@ -53,7 +52,8 @@ fn escape(text: &str, replacement: impl Fn(char) -> String) -> Cow<'_, str> {
     escaped.into()
 }
 
-/// True for control characters, separators of lines and paragraphs, and marks of the direction of writing.
+/// True for control characters, separators of lines and paragraphs, and the characters that embed, override or isolate
+/// a direction of writing.
 fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -21,7 +21,8 @@ const OTHER_NAMES: [(&str, &str); 8] = [
     ("quiet", "off"),
     ("silent", "off"),
 ];
-/// The minimum Jaro similarity between a word and a level for the word to count as a misspelling of the level.
+/// If the Jaro similarity between a word and a level is above this number, the word counts as a misspelling of the
+/// level.
 const MIN_LIKENESS: f64 = 0.75;
 
 /// The error for a log level that cannot be parsed.

@@ -2,7 +2,8 @@
 //!
 //! [`init`] starts logging in a process, [`fatal`] logs why the process ends, [`progress`] reports the progress of a
 //! phase, and [`LogLine::parse`] parses a line. Lines go to stdout, either as text for people or as one JSON object per
-//! line. A thread that logs never waits for the reader of the log (`output`).
+//! line. A thread that logs does not wait for the reader of the log (`output`), except at a panic or in [`fatal`], and
+//! then only for a limited time.
 
 mod escape;
 mod layer;
@@ -26,7 +27,7 @@ use layer::LogLayer;
 use line::{FATAL_TARGET, PROGRESS_TARGET};
 use output::{Format, Output};
 
-/// The maximum time that a process waits at its end until the rest of its log is written.
+/// The maximum time that [`flush`] waits until the log is written.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
 /// The maximum time that a panic waits until its line is written. It waits at all because an abort may follow.
 const PANIC_DEADLINE: Duration = Duration::from_millis(100);
@@ -102,7 +103,8 @@ pub fn print(text: String) {
     }
 }
 
-/// Waits until all queued lines are written, at most one second. Returns true if all were written.
+/// Waits until all queued lines are written, at most one second. Returns true if the queue is empty then and the last
+/// write succeeded; false before [`init`].
 pub fn flush() -> bool {
     LOG.get().is_some_and(|log| log.stdout.flush(FLUSH_DEADLINE))
 }

@@ -15,7 +15,8 @@ pub(crate) const PROGRESS_TARGET: &str = "progress";
 /// The target of the event of [`fatal`](crate::fatal).
 pub(crate) const FATAL_TARGET: &str = "fatal";
 
-/// The maximum size of a line's text, in bytes, so that the reader of the log gets the whole line.
+/// The maximum size of the message and the text of all fields together, in bytes, before escapes and marks of cuts are
+/// added. It keeps lines short enough for the reader of the log.
 const MAX_TEXT_BYTES: usize = 32 << 10;
 
 /// One log line.
@@ -26,7 +27,7 @@ pub struct LogLine {
     /// The message.
     #[serde(default)]
     pub message: String,
-    /// The module that logged the line.
+    /// The module that logged the line, or another name that the event gave as its target.
     #[serde(default)]
     pub target: String,
     /// The time in RFC 3339, UTC.
@@ -60,7 +61,8 @@ impl LogLine {
         line
     }
 
-    /// Parses a line of a process that called [`crate::init`] with `json_output`. Returns `None` for other lines.
+    /// Parses a line of a process that called [`crate::init`] with `json_output`. Returns `None` if the line is not a
+    /// JSON object with a level.
     pub fn parse(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }
@@ -120,7 +122,7 @@ impl LogLine {
         escape::control_in_json(Value::Object(object).to_string()) + "\n"
     }
 
-    /// Cuts the message and the text of fields if together they are too long.
+    /// Cuts the message and the text of fields if together they exceed [`MAX_TEXT_BYTES`].
     pub(crate) fn cut(&mut self) {
         let mut num_left = MAX_TEXT_BYTES;
         let fields = self.fields.values_mut().filter_map(|value| match value {

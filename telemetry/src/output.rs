@@ -1,4 +1,4 @@
-//! A stream whose callers never wait: lines go into a queue, and one thread writes them.
+//! A stream to which callers write without waiting: lines go into a queue, and one thread writes them.
 //!
 //! The reader of the log may pause for any time, or go away. If the queue is full, the oldest lines are dropped, so
 //! that the last lines of a process are kept. When the reader continues, one line takes the place of the dropped lines
@@ -150,7 +150,8 @@ fn num_lines(text: &str) -> u64 {
 }
 
 fn notice(num_dropped: u64) -> LogLine {
-    let message = format!("{num_dropped} log lines were dropped: the log was not read fast enough");
+    let message =
+        format!("{num_dropped} log lines were dropped: the log was not read fast enough or could not be written");
     let mut line = LogLine::now(Level::WARN, "telemetry", message);
     line.fields.insert("num_dropped".into(), num_dropped.into());
     line

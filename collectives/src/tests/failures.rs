@@ -1,5 +1,5 @@
-//! Tests of failures: if one rank fails, every other rank soon gets an error that names the failed one, and the group
-//! stays aborted.
+//! Tests of failures: if one rank fails, every other rank soon gets an error that names a rank, and the group stays
+//! aborted.
 
 use std::thread;
 
@@ -85,7 +85,7 @@ fn other_lengths_are_out_of_step() {
             let (own, other) = (lengths[rank], lengths[1 - rank]);
             let expected = format!(
                 "ranks are out of step: rank {rank} does all-reduce of {own} values as operation 2, but rank {} does \
-                 all-reduce of {other} values as operation 2",
+                 all-reduce of {other} values as operation 2; this is a defect of this server",
                 1 - rank
             );
             assert_eq!(error, expected);

@@ -110,7 +110,7 @@ fn zeros_keep_their_sign() {
     assert_eq!(results, [(-0.0_f32).to_bits(); 3]);
 }
 
-/// Checks many small messages of several kinds in a row, during which ranks spin, sleep and overtake each other.
+/// Checks many small messages of several kinds in a row, during which ranks may spin, sleep and overtake each other.
 fn sums_stay_right(mut group: Group) {
     let mut gathered = [0.0; 6];
     for round in 0..3000_usize {

@@ -1,7 +1,7 @@
-//! Tests of samplers: their scores against values worked out by hand, and their random choices against the
-//! distribution.
+//! Tests of samplers: their scores against values worked out by hand and those of transformers, and their random
+//! choices against the distribution.
 //!
-//! The graphs come from `sampling`; other backends must agree with the results checked here.
+//! The graphs come from `model::sampling`; other backends must agree with the results checked here.
 
 mod draws;
 mod legal_range;

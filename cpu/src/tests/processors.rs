@@ -1,4 +1,4 @@
-//! Compares every processor with that of transformers, on the cases of `integration-tests/fixtures/make_processors.py`.
+//! Compares processors with those of transformers, on the cases of `integration-tests/fixtures/make_processors.py`.
 //!
 //! Transformers lacks frequency and presence penalty; the cases compare them with OpenAI's formula. Scores are compared
 //! as log-probabilities, because a constant added to all scores changes no choice.

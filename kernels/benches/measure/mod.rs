@@ -1,6 +1,6 @@
 //! The timer of the benches of this crate.
 //!
-//! Entry point: [`best_seconds`]. A bench reports times as shares of a bandwidth that the same run measures.
+//! Entry point: [`best_seconds`].
 
 use std::time::Instant;
 

@@ -3,9 +3,9 @@
 //! Entry point: [`Attend`]. Keys are handled in chunks of [`CHUNK_KEYS`] that start at multiples of [`CHUNK_KEYS`],
 //! whatever the step contains. The queries are multiplied with the keys of a chunk, the softmax turns the scores into
 //! weights, and the values, times their weights, are added up. `products` multiplies blocks of queries with keys and
-//! values in place. Tiles, if the CPU has them, need keys and values laid out first. The bits of a query's output do
-//! not depend on the other queries of its task: a product sums each row alone, and a key that a query does not attend
-//! counts as zero.
+//! values in the layout of the cache. Tiles need another layout, to which keys and values are copied first; so do
+//! vectors if many queries share int8 keys and values. The bits of a query's output do not depend on the other queries
+//! of its task: a product sums each row alone, and a key that a query does not attend counts as zero.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -308,7 +308,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
 
     /// Adds the first `num_keys` values of a chunk, times their weights, to the values gathered so far. With `apart`,
     /// each query has a product of its own, in which the values that the query does not attend are zero. Otherwise such
-    /// a value could be NaN, and NaN times a weight of zero is NaN.
+    /// a value could be infinite or NaN, and its product with a weight of zero is NaN.
     #[inline(always)]
     fn gather<S: Simd>(
         &self,

@@ -1,7 +1,7 @@
 //! The types of numbers in a cache, and their conversion when registers load them.
 //!
-//! Entry points: [`KvElement`], [`Bf16Exact`]. Numbers are rounded once, to the nearest number of the type, when they
-//! are written. Every reader, in the same step or a later one, sees the rounded numbers. Widening is exact.
+//! Entry points: [`KvElement`], [`Bf16Exact`]. Numbers are rounded once, when they are written. Every reader, in the
+//! same step or a later one, sees the rounded numbers. Widening is exact.
 
 use half::{bf16, f16};
 use numbers::int8;

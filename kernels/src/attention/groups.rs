@@ -1,6 +1,6 @@
 //! Groups of sixteen keys, or values, of a head, interleaved in the order in which products read them.
 //!
-//! Keys and values are interleaved once, when they are written, because a row that decodes reads all of them for every
+//! Keys and values are interleaved once, when they are written, because a row that decodes reads them again for every
 //! token. The layout is `[dimensions / N][16 keys][N]` for keys and `[16 / N][dimensions][N]` for values; N is
 //! [`KvElement::NEIGHBOURS`]. So with N = 1, sixteen consecutive numbers are one dimension of all keys, or sixteen
 //! dimensions of one value. With N = 2, two such sequences are interleaved number by number. Dimensions are padded to
@@ -12,7 +12,7 @@ use crate::isa::LANES;
 /// The number of keys, or values, of a group.
 pub(super) const GROUP_SIZE: usize = LANES;
 
-/// Returns the number of dimensions of a key, or value, in memory: `head_dim`, padded to an even number.
+/// Returns the number of dimensions in memory of a key, or value, of `head_dim` dimensions: the next even number.
 pub(super) const fn padded_dim(head_dim: usize) -> usize {
     head_dim.next_multiple_of(2)
 }

@@ -34,8 +34,8 @@ use products::{Floats, Pairs};
 /// The maximum number of queries (tokens × heads that share a key head) of a task, unless a single token has more. All
 /// queries of a task share one pass over the keys.
 const TASK_QUERIES: usize = 256;
-/// The maximum number of queries of a task for which keys and values are converted to bf16 each time they are read. If
-/// a task has more queries, keys and values are converted once per chunk.
+/// The maximum number of queries of a task for which vectors convert int8 keys and values to bf16 each time they read
+/// them. If a task has more queries, keys and values are converted once per chunk.
 const MAX_CONVERTING_QUERIES: usize = 12;
 /// The number of multiply-adds below which waking other threads costs more than it saves.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
@@ -44,8 +44,8 @@ const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 /// places of their tokens in `cache`, rounded to the type of `cache`.
 ///
 /// # Panics
-/// When `shape` is invalid or not that of `cache`, `kv` is shorter than the tokens of `rows`, or a block table is too
-/// short or names a block that `cache` lacks.
+/// When `shape` or a row is invalid, `shape` is not that of `cache`, `kv` is shorter than the tokens of `rows`, or a
+/// block table is too short or names a block that `cache` lacks.
 pub fn write_kv(shape: &AttentionShape, rows: &[AttentionRow<'_>], kv: [&[f32]; 2], cache: &mut KvCache) {
     shape.check();
     match &mut cache.0 {
@@ -96,8 +96,8 @@ fn write(
 /// The keys and values of this step must already be in `cache`. The rows must be in token order and cover all tokens.
 ///
 /// # Panics
-/// When `shape` is invalid or not that of `cache`, `rows` leave out a token, `q` or `out` has another length, or a
-/// block table is too short or names a block that `cache` lacks.
+/// When `shape` or a row is invalid, `shape` is not that of `cache`, `rows` are out of order or leave out a token, `q`
+/// or `out` has another length, or a block table is too short or names a block that `cache` lacks.
 pub fn paged_attention(shape: &AttentionShape, rows: &[AttentionRow<'_>], q: &[f32], cache: &KvCache, out: &mut [f32]) {
     let attention = Attention { isa: isa::active(), shape, rows, q, cache };
     attention.compute(out);

@@ -1,9 +1,9 @@
 //! Products of a few rows with the keys, or the values, of some groups.
 //!
-//! Entry points: [`Product`], which multiplies keys and values in place, with vectors; [`Pairs`] and [`Floats`], the
-//! two ways to multiply. The rows are the left-hand side, keys or values the right-hand side. The number of rows
-//! changes how often memory is read, never the order of additions: each sum is one chain over the words of the
-//! right-hand side.
+//! Entry points: [`Product`], which multiplies keys and values in the layout of the cache, with vectors; [`Pairs`] and
+//! [`Floats`], the two ways to multiply. The rows are the left-hand side, keys or values the right-hand side. The
+//! number of rows changes how often memory is read, never the order of additions: each sum is one chain over the words
+//! of the right-hand side.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -38,7 +38,7 @@ pub(super) trait Dots<E: KvElement>: Copy + Send + Sync {
     /// Converts the numbers of a word to the type in which they are multiplied.
     fn words<S: Simd>(simd: S, numbers: WordNumbers<'_, E>) -> Self::Words<S>;
 
-    /// Writes the numbers of a word to a line for tiles.
+    /// Writes the numbers of a word to a line in the layout of tiles.
     fn lay_out<S: Simd>(simd: S, numbers: WordNumbers<'_, E>, to: &mut Line);
 
     /// Adds to each sum the products of its column's two numbers with the two values at `word` of a line of the
@@ -206,7 +206,8 @@ impl<'a, E: KvElement, const VECTORS: usize> Run<'a, E, VECTORS> {
     }
 }
 
-/// Adds the products of `left` and `right` to `sums`, and prefetches as many lines of `ahead` as it reads of `right`.
+/// Adds the products of `left` and `right` to `sums`, and prefetches at most as many lines of `ahead` as it reads of
+/// `right`.
 pub(super) struct Product<'a, E: KvElement, D: Dots<E>, R: Runs<E>> {
     /// `[lines][rows]`
     pub(super) left: &'a [Line],
@@ -227,8 +228,8 @@ impl<E: KvElement, D: Dots<E>, R: Runs<E>> Kernel for Product<'_, E, D, R> {
         let mut vector = 0;
         while vector < right.num_vectors() {
             let sums = &mut sums[vector / 2..];
-            // With few rows, two vectors have too few sums to hide the latency of an addition. Four vectors have
-            // enough.
+            // With few rows, two vectors have too few sums to hide the latency of an addition. Four vectors have twice
+            // as many.
             let are_four = S::NUM_SUMS >= 24 && num_rows < 8 && right.num_vectors() - vector > 2;
             let mut row = 0;
             while row < num_rows {
@@ -290,8 +291,7 @@ impl Rows<'_> {
         sums: &mut [Block<f32>],
     ) -> usize {
         let runs_per_line = 2 / D::STEP_LINES;
-        // With many sums, the compiler must not unroll the loop over words, nor read values of the left-hand side
-        // before they are used. Both would take registers from the sums.
+        // True for pairs of bf16 on instruction sets with many registers.
         let are_pairs = S::NUM_SUMS >= 24 && D::STEP_LINES == 1;
         let mut vectors = [[simd.splat(0.0); VECTORS]; ROWS];
         for (row, vectors) in (self.row..).zip(&mut vectors) {
@@ -304,6 +304,8 @@ impl Rows<'_> {
             let ahead = ahead.take(stored_lines::<E>(VECTORS * RUN_WORDS));
             let left = &self.left[idx / runs_per_line * self.num_rows + self.row..];
             let left = left.first_chunk::<ROWS>().expect("there are as many rows");
+            // A bound that is not a constant keeps the compiler from unrolling the loop over words. Many sums need the
+            // registers that unrolling would take.
             let num_words = if VECTORS > 2 || are_pairs { run.num_words() } else { RUN_WORDS };
             for word in 0..num_words {
                 match stored_lines::<E>(VECTORS) {
@@ -318,6 +320,8 @@ impl Rows<'_> {
                 }
                 let word = idx % runs_per_line * RUN_WORDS + word;
                 unrolled!(row < ROWS, {
+                    // The fence makes the compiler read each value of the left-hand side when it is used, because
+                    // earlier reads would take registers from the sums.
                     if are_pairs {
                         compiler_fence(Ordering::SeqCst);
                     }

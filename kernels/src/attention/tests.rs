@@ -27,7 +27,7 @@ struct Scene {
 
 impl Scene {
     fn new(shape: AttentionShape, (isa, kv_type): (Isa, KvType), context_lens: &[usize]) -> Self {
-        // 37 and 64 have no common factor, so every block is taken once, in scattered order.
+        // 37 and 64 have no common factor, so no block is taken twice, and their order is scattered.
         let mut blocks = (0..NUM_BLOCKS).map(|block| (block * 37 % NUM_BLOCKS) as u32);
         let block_tables =
             context_lens.iter().map(|len| blocks.by_ref().take(len.div_ceil(shape.block_size)).collect());
@@ -74,7 +74,7 @@ impl Scene {
         self.step(&done, &tokens)
     }
 
-    /// Rounds the scaled queries to bf16, as tiles do.
+    /// Rounds the scaled queries to bf16, as products of bf16 pairs do.
     fn round_queries(&mut self) {
         let scale = self.shape.scale;
         self.q.iter_mut().flatten().for_each(|q| *q = bf16::from_f32(*q * scale).to_f32() / scale);

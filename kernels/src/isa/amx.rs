@@ -2,7 +2,7 @@
 //!
 //! Only [`Amx::detect`] creates a value of [`Amx`]. [`Amx::with_tiles`] lends the tiles of the calling thread to a
 //! closure; [`Tiles`] multiplies blocks. Everything except these products runs on AVX-512 with BF16 and VNNI, which
-//! every CPU with AMX has. Stable compilers have no intrinsics for tiles, so this file uses assembly.
+//! [`Amx::detect`] requires. Stable compilers have no intrinsics for tiles, so this file uses assembly.
 
 #![expect(unsafe_code, reason = "intrinsics and assembly; the token proves that the CPU and the system have tiles")]
 
@@ -23,7 +23,8 @@ const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
 /// The part of the CPU state that holds the tiles.
 const XFEATURE_XTILEDATA: u64 = 18;
 
-/// Proof that the CPU has AMX with bf16 and int8, and that the system lets this process use it.
+/// Proof that the CPU has AMX with bf16 and int8, and that the system lets this process use it, or that a test emulates
+/// AMX.
 #[derive(Clone, Copy)]
 pub(crate) struct Amx(());
 
@@ -51,7 +52,7 @@ impl Amx {
         static IS_PERMITTED: OnceLock<bool> = OnceLock::new();
         let has_vectors = Avx512::<2>::detect().is_some();
         let is_permitted = || has_tiles() && request_tiles();
-        // Tests emulate tiles on CPUs that lack them.
+        // Tests emulate tiles where the CPU or the system lacks them.
         #[cfg(all(test, target_os = "linux"))]
         let is_permitted = || is_permitted() || super::emulated_tiles::install();
         (has_vectors && *IS_PERMITTED.get_or_init(is_permitted)).then_some(Self(()))
@@ -140,8 +141,8 @@ impl Tiles {
                 r"prefetcht0 [{left} + {left_step} + 64*\line]",
                 ".endr",
                 "4:",
-                // Each row of the left side is used only once here, so it is loaded without keeping it in the
-                // first-level cache. That cache is for the right side, which the next block uses again.
+                // Each row of the left side is used only once here, so the load has the hint not to keep it in the
+                // first-level cache. That cache is for the right side, which the next block may use again.
                 "tileloaddt1 tmm4, [{left} + {stride}]",
                 "tileloadd tmm6, [{right} + {stride}]",
                 "tileloadd tmm7, [{right} + {stride} + 1024]",
@@ -215,7 +216,7 @@ fn has_tiles() -> bool {
     has_leaf && __cpuid_count(7, 0).edx & CPUID_BITS == CPUID_BITS
 }
 
-/// Requests permission to use tiles for all threads of this process. Returns true if the system grants them.
+/// Requests permission to use tiles for all threads of this process. Returns true if the system grants it.
 #[cfg(target_os = "linux")]
 fn request_tiles() -> bool {
     let answer: i64;

@@ -1,7 +1,7 @@
 //! Sixteen lanes in two AVX2 registers, with the fused multiply-add and half-precision instructions of the same CPUs.
 //!
-//! Only [`Avx2::detect`] creates a value of [`Avx2`], so the methods of the value are safe. They never fall back to
-//! other code. AVX-VNNI brings the dot products of AVX-512 VNNI to processors that lack AVX-512.
+//! Only [`Avx2::detect`] creates a value of [`Avx2`], so the methods of the value are safe. AVX-VNNI brings the dot
+//! products of AVX-512 VNNI to processors that lack AVX-512.
 
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
@@ -36,7 +36,7 @@ impl<const HAS_VNNI: bool> Avx2<HAS_VNNI> {
 }
 
 /// Methods that compile a kernel with the features enabled. They belong to the kernel, so that the compiler puts their
-/// code beside that of the kernel and a change to a kernel recompiles only that kernel.
+/// code beside that of the kernel, and a change to one kernel does not recompile all of them.
 trait Compile: Kernel + Sized {
     /// # Safety
     /// The CPU must have the features.
@@ -343,7 +343,8 @@ unsafe fn add_nibbles<const HAS_VNNI: bool>(dots: __m256i, nibbles: __m256i, qua
         if HAS_VNNI {
             _mm256_dpbusd_avx_epi32(dots, nibbles, quad)
         } else {
-            // The sum of 16 products of at most 8 · 127, in any order, fits into 16 bits.
+            // With the start value, the 16 products sum to at most 16 · 8 · 127, which fits into 16 bits. Earlier sums
+            // may wrap around.
             _mm256_add_epi16(dots, _mm256_maddubs_epi16(nibbles, quad))
         }
     }

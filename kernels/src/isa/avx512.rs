@@ -1,7 +1,6 @@
 //! Sixteen lanes in one AVX-512 register.
 //!
-//! Only [`Avx512::detect`] creates a value of [`Avx512`], so the methods of the value are safe. They never fall back to
-//! other code.
+//! Only [`Avx512::detect`] creates a value of [`Avx512`], so the methods of the value are safe.
 
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
@@ -45,7 +44,7 @@ impl<const NUM_DOTS: usize> Avx512<NUM_DOTS> {
 }
 
 /// Methods that compile a kernel with the features enabled. They belong to the kernel, so that the compiler puts their
-/// code beside that of the kernel and a change to a kernel recompiles only that kernel.
+/// code beside that of the kernel, and a change to one kernel does not recompile all of them.
 trait Compile: Kernel + Sized {
     /// # Safety
     /// The CPU must have the features.
@@ -252,7 +251,8 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
                         *dots = if Self::HAS_VNNI {
                             _mm512_dpbusd_epi32(*dots, nibbles, quad)
                         } else {
-                            // The sum of 16 products of at most 8 · 127, in any order, fits into 16 bits.
+                            // With the start value, the 16 products sum to at most 16 · 8 · 127, which fits into 16
+                            // bits. Earlier sums may wrap around.
                             _mm512_add_epi16(*dots, _mm512_maddubs_epi16(nibbles, quad))
                         };
                     }

@@ -3,9 +3,9 @@
 //!
 //! Entry point: [`install`]. The SIGILL handler decodes the instructions that `amx` assembles, changes the state of
 //! this thread and resumes after them. Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
-//! sections 2.3 (VEX), TILELOADD, TDPBF16PS and TDPBSSD. The handler does not emulate an instruction that a CPU with
-//! tiles would refuse, so that the system ends the process. Rust code does the loads and stores, so that the address
-//! sanitizer checks them.
+//! sections 2.3 (VEX), TILELOADD, TDPBF16PS and TDPBSSD. At any other instruction, and at a tile instruction whose
+//! tiles are not configured or do not fit, the handler restores the default action, so that the system ends the
+//! process. Rust code does the loads and stores, so that the address sanitizer checks them.
 
 #![expect(unsafe_code, reason = "the handler of a signal; assembly tells it what to read and write")]
 
@@ -79,8 +79,8 @@ enum Place {
 
 /// Installs the SIGILL handler, which from now on emulates tile instructions in this process. Returns true on success.
 pub(super) fn install() -> bool {
-    // SAFETY: all of `action` is zero or written; the handler changes only its own thread and calls nothing that
-    // allocates.
+    // SAFETY: all of `action` is zero or written; the handler changes only its own thread, or else restores the default
+    // action, and calls nothing that allocates.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = on_illegal_instruction as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
@@ -167,7 +167,7 @@ impl Instruction {
 impl Tiles {
     const RELEASED: Self = Self([Tile { rows: [[0; ROW_BYTES / 4]; MAX_ROWS], num_rows: 0, row_bytes: 0 }; NUM_TILES]);
 
-    /// Executes the instruction if it is a tile instruction that a CPU with tiles would allow. Returns true if so.
+    /// Executes the instruction if it is a tile instruction whose tiles are configured and fit. Returns true if so.
     ///
     /// # Safety
     /// The memory that the instruction names can be read or written as the instruction does.
@@ -194,7 +194,7 @@ impl Tiles {
         }
     }
 
-    /// Configures the tiles as `ldtilecfg` does. Returns true if the configuration is valid.
+    /// Configures the tiles as `ldtilecfg` does. Returns true if the palette, the start row and all sizes are valid.
     fn configure(&mut self, config: &[u8; 64]) -> bool {
         *self = Self::RELEASED;
         for (index, tile) in self.0.iter_mut().enumerate() {

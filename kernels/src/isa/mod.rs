@@ -2,8 +2,9 @@
 //!
 //! Entry points: [`select`] at start-up, [`active`] afterwards. An operation implements [`Kernel`] over any [`Simd`];
 //! [`Isa::run`] compiles it with the features of the instruction set enabled. To add an instruction set, write its file
-//! with `impl Simd`, add a variant to [`Isa`], and add it to `NAMES`, [`Isa::available`] and the message of
-//! [`IsaError::Unknown`]; the compiler points out the remaining places. This module never reads the environment.
+//! with `impl Simd`, add a variant to [`Isa`], and add it to `NAMES`, [`Isa::available`], the message of
+//! [`IsaError::Unknown`] and, if it multiplies pairs of bf16, `Isa::run_pairs`. The compiler points out the remaining
+//! places.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -53,7 +54,7 @@ pub enum Isa {
     /// AVX-512 with BF16 and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
-    /// AMX for products of bf16, int8 and unpacked int4 matrices, AVX-512 with BF16 and VNNI for everything else.
+    /// AMX for most products of bf16, int8 and unpacked int4 values, AVX-512 with BF16 and VNNI for everything else.
     #[cfg(target_arch = "x86_64")]
     Amx,
 }
@@ -91,12 +92,13 @@ pub enum IsaError {
     },
 }
 
-/// Chooses the instruction set of this process: the one called `name`, or the best of this machine if `None`.
+/// Chooses the instruction set of this process: the one called `name`, or the best of this machine if `name` is `None`.
+/// If the process already uses one, `None` keeps it. Returns the instruction set in use.
 ///
-/// Call this before the first operation; the caller logs the result.
+/// Call this before the first operation.
 ///
 /// # Errors
-/// When the name is unknown, the machine lacks the instruction set, or the process already uses another one.
+/// When `name` is unknown, or the machine lacks this instruction set, or the process already uses another one.
 pub fn select(name: Option<&str>) -> Result<Isa, IsaError> {
     let isa = name.map_or_else(|| Ok(Isa::best()), Isa::from_str)?;
     let active = *ACTIVE.get_or_init(|| isa);
@@ -163,7 +165,7 @@ impl Isa {
         }
     }
 
-    /// True if the instruction set multiplies bf16 and int8 matrices with AMX tiles.
+    /// True if the instruction set has AMX tiles, which multiply bf16 and int8 values.
     pub(crate) fn has_tiles(self) -> bool {
         match self {
             Self::Portable => false,
@@ -199,8 +201,8 @@ impl Isa {
         self.run(DotParts)
     }
 
-    /// Runs `kernel`, which must compute with floats only. All variants of AVX-512 then share one compiled copy, and so
-    /// do both variants of AVX2.
+    /// Runs `kernel`, which must multiply floats only. All variants of AVX-512 share one compiled copy of it, and so do
+    /// both variants of AVX2.
     pub(crate) fn run_floats<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             Self::Portable => kernel.run_portable(),
@@ -229,7 +231,7 @@ impl Isa {
         }
     }
 
-    /// Runs `kernel` with this instruction set.
+    /// Runs `kernel` with the vectors of this instruction set.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             Self::Portable => kernel.run_portable(),

@@ -1,7 +1,8 @@
 //! Sixteen lanes in plain Rust, which the compiler vectorises for whatever the compilation target guarantees.
 //!
-//! Multiply-add is fused only where the target has an instruction for it (a fused one in software would be far slower),
-//! so in a default build for x86-64 the results differ from AVX2 and AVX-512 in the last bits.
+//! Multiply-add is fused only on aarch64 and in builds with the target feature `fma`, because a fused multiply-add in
+//! software would be far slower. So in a default build for x86-64 the results differ from AVX2 and AVX-512 in the last
+//! bits.
 
 use super::simd::{Kernel, LANES, Simd};
 

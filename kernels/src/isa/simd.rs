@@ -1,10 +1,10 @@
 //! Operations of an instruction set on sixteen f32 lanes, and functions built from them.
 //!
 //! [`Simd`] is a token: a value of it proves that the CPU has the instructions, so the methods of the value are safe. A
-//! vector always has [`LANES`] lanes (AVX2 uses two registers), so the order of every sum is the same for all
+//! vector always has [`LANES`] lanes (AVX2 uses two registers), so the lanes are summed in the same order on all
 //! instruction sets. [`Kernel`] is the body of an operation. Every method is `#[inline(always)]`, because a body must
-//! end up inside the one function that has the CPU features enabled. For the same reason bodies use plain loops instead
-//! of closures.
+//! end up inside the one function that has the CPU features enabled. For the same reason bodies call these methods in
+//! plain loops instead of closures.
 
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use crate::lines::{Line, bf16_line};
@@ -28,29 +28,29 @@ pub(crate) trait Simd: Copy {
     /// Sixteen i32 lanes.
     type Integers: Copy;
 
-    /// The number of sums that fit into registers together with the operands added to them.
+    /// The number of vectors of sums for which most kernels have registers.
     const NUM_SUMS: usize;
-    /// True if products of three or more rows use one vector of columns at a time. More rows then share each vector
-    /// that is loaded and widened, and the products prefetch the rows of x for the next step.
+    /// True if products of several rows use one vector of columns at a time, so that more rows share each vector that
+    /// is loaded and widened. With tiled weights, these products also prefetch the rows of x for the next step.
     const HAS_LONE_COLUMNS: bool = false;
-    /// The maximum number of rows that are multiplied together: with one vector of columns at a time if
+    /// The number of rows whose sums are `NUM_SUMS` vectors: with one vector of columns at a time if
     /// `HAS_LONE_COLUMNS`, otherwise with two.
     const MAX_ROWS: usize = if Self::HAS_LONE_COLUMNS { Self::NUM_SUMS } else { Self::NUM_SUMS / 2 };
-    /// The minimum number of rows for which int4 weights are first unpacked to int8. Unpacking pays where
-    /// [`Simd::add_dots`] is one instruction.
+    /// The minimum number of rows for which int4 weights are first unpacked to int8 if vectors multiply them. Unpacking
+    /// pays where [`Simd::add_dots`] uses VNNI.
     const MIN_UNPACKED_ROWS: usize = usize::MAX;
     /// The number that [`Simd::load_quads`] adds to each byte.
     const BYTE_OFFSET: i32 = 0;
-    /// The number of parts into which [`Simd::add_dots`] splits a word of four bytes. If there is one part, it has all
-    /// four as bytes. If there are two, the first part has the first and third bytes and the second part has the
+    /// The number of parts into which [`Simd::load_quads`] splits a word of four bytes. If there is one part, it has
+    /// all four as bytes. If there are two, the first part has the first and third bytes and the second part has the
     /// others, as 16-bit integers.
     const DOT_PARTS: usize = 1;
-    /// True if the instruction set has [`Simd::add_bf16_dots`], which multiplies pairs of bf16 values. Only processors
-    /// that have it can have AMX tiles.
+    /// True if the instruction set has [`Simd::add_bf16_dots`], which multiplies pairs of bf16 values. Tiles are used
+    /// only together with it.
     const HAS_PAIRS: bool = false;
 
     /// Runs `kernel` in a function of its own. Loops with many callers use this function, because compiling many
-    /// inlined copies takes minutes.
+    /// inlined copies takes long.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
     fn splat(self, value: f32) -> Self::Vector;
     fn load(self, values: &[f32; LANES]) -> Self::Vector;
@@ -77,9 +77,9 @@ pub(crate) trait Simd: Copy {
     fn to_floats(self, integers: Self::Integers) -> Self::Vector;
     fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
-    /// Adds to each sum the dot product of its word of `quads` and `word`. Each word holds four int8 values from -127
-    /// to 127, and those of `quads` have [`Simd::BYTE_OFFSET`] added. A sum that starts at `-BYTE_OFFSET` times the sum
-    /// of the bytes of all `word`s ends as if there were no offset.
+    /// Adds to each sum the dot product of its word of `quads` and `word`. Each word holds the integers of one part
+    /// (see [`Simd::DOT_PARTS`]), from -127 to 127, and those of `quads` have [`Simd::BYTE_OFFSET`] added. A sum that
+    /// starts at `-BYTE_OFFSET` times the sum of the bytes of all `word`s ends as if there were no offset.
     fn add_dots(self, sums: Self::Integers, quads: Self::Integers, word: u32) -> Self::Integers;
     /// Loads one part of each word of four bytes, in the form that [`Simd::add_dots`] takes.
     #[inline(always)]
@@ -88,7 +88,7 @@ pub(crate) trait Simd: Copy {
         self.load_words(words)
     }
 
-    /// Returns the start value of the sums of a group in [`Simd::add_group`], packed from two values: see
+    /// Returns the start value of the sums of a group in [`Simd::add_group`], made of two values: see
     /// [`GroupOfX::start`].
     #[inline(always)]
     fn group_start(low: i16, high: i16) -> u32 {
@@ -189,13 +189,11 @@ pub(crate) trait Simd: Copy {
         }
     }
 
-    /// Prefetches a cache line that will be read soon; a no-op if the instruction set has no prefetch. The line need
-    /// not exist.
+    /// Prefetches a cache line that will be read soon. By default a no-op. The line need not exist.
     #[inline(always)]
     fn prefetch(self, _line: *const Line) {}
 
-    /// Prefetches a line into the second-level cache only, for lines that are too many for the first level and are read
-    /// later.
+    /// Like [`Simd::prefetch`], but into the second-level cache, for lines that are too many for the first level.
     #[inline(always)]
     fn prefetch_second_level(self, _line: *const Line) {}
 
@@ -361,7 +359,7 @@ mod tests {
     #[test]
     fn exp_is_exact_to_the_last_place() {
         for isa in Isa::available() {
-            // Every 4093rd number (a prime) from 0 to 89 and from 0 to -104.
+            // Every 4093rd number (a prime) from 0 to 88.7, where e^x is near the largest number, and from 0 to -104.
             for (sign, bound) in [(0, 88.722_84_f32), (1 << 31, 104.0)] {
                 let all: Vec<f32> =
                     (0..=bound.to_bits()).step_by(4093).map(|bits| f32::from_bits(bits | sign)).collect();

@@ -2,7 +2,7 @@
 //! because vectors wait less for memory.
 //!
 //! Entry point: [`add_products`]. The function sums in the same order as tiles do, so a row has the same bits alone and
-//! in a batch.
+//! in a batch. Only a subnormal number, which tiles count as zero, can make a difference.
 
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{BLOCK_COLUMNS, Line, RightSide, STEP_LINES, TILE_SIZE};

@@ -57,7 +57,7 @@ pub(super) struct BlockOfX<'a> {
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
 }
 
-/// A block whose rows are to be rounded to the format of the weight.
+/// A block whose rows are to be rounded: to bf16 for bf16 weights, otherwise to int8.
 struct Round<'a> {
     format: Format,
     x: &'a [f32],
@@ -71,7 +71,7 @@ struct Round<'a> {
 }
 
 impl Blocks {
-    /// Rounds x `[rows, num_inputs]` to the format of the weight, on the calling thread if `is_small`.
+    /// Rounds x `[rows, num_inputs]` for weights of the given format, on the calling thread if `is_small`.
     pub(super) fn new(isa: Isa, format: Format, (x, num_inputs): (&[f32], usize), is_small: bool) -> Self {
         let num_parts = if format == Format::Int8 { isa.dot_parts() } else { 1 };
         let Self { mut lines, block_rows, block_len, mut rows, .. } =
@@ -106,8 +106,8 @@ impl Blocks {
         Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new() }
     }
 
-    /// Returns the number of rows of each block when x has `num_rows` rows. Blocks are of similar size, because the
-    /// last one is multiplied as if it were full.
+    /// Returns the number of rows of each block when x has `num_rows` rows. The rows are spread over the blocks almost
+    /// evenly, because the last block is multiplied as if it were full.
     pub(super) fn rows_of_blocks(num_rows: usize) -> usize {
         match num_rows.div_ceil(BLOCK_ROWS) {
             0 | 1 => num_rows.max(1),

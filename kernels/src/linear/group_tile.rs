@@ -1,6 +1,7 @@
 //! Products with int4 weights: a few rows times the 32 outputs of a panel, group by group.
 //!
-//! Entry point: [`add_product`]. Sums of integers are exact, so every instruction set returns the same bits.
+//! Entry points: [`add_product`], [`add_products_of_row`]. Sums of integers are exact, so every instruction set returns
+//! the same bits.
 
 use super::int4::{self, INT4_STEP_LINES, PANEL_TILES, STEP_GROUPS};
 use crate::isa::{GroupOfX, Kernel, LANES, Simd};
@@ -23,7 +24,7 @@ pub(super) fn num_sweeps<S: Simd>(num_rows: usize) -> usize {
     vector_tile::num_sweeps(num_rows, rows_together::<S>)
 }
 
-/// The number of rows, at most `num_rows`, whose sums fit into registers.
+/// The number of rows, at most `num_rows`, that are multiplied together.
 #[inline(always)]
 fn rows_together<S: Simd>(num_rows: usize) -> usize {
     match num_rows {
@@ -133,7 +134,8 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
             }
             for tile in 0..PANEL_TILES {
                 for (vectors, RightSide { lines: right, ahead }) in vectors.iter_mut().zip(rights) {
-                    // Prefetch a few lines at a time, because the processor has few buffers for outstanding lines.
+                    // Prefetch a few lines at a time, because the processor can have only a few cache misses
+                    // outstanding.
                     let piece_lines = ahead.lines_per_step.div_ceil(STEP_GROUPS * PANEL_TILES);
                     let first = (group * PANEL_TILES + tile) * piece_lines;
                     ahead.prefetch(simd, step, first..first + piece_lines);

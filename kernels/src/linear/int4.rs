@@ -1,6 +1,6 @@
 //! The layout of int4 weights in cache lines. `numbers::int4` defines the format.
 //!
-//! Entry points: [`pack`], [`copy_row`], [`unpack_step`], [`group_offsets`].
+//! Entry points: [`pack`], [`group`], [`copy_row`], [`unpack_step`], [`group_offsets`].
 //!
 //! A step of 64 inputs and 32 outputs is a line of factors `[2 groups][2 tiles][16 outputs]`, then lines of nibbles `[2
 //! groups][2 tiles][4][16 outputs]`. In the bytes of a word of line i, the low nibbles hold inputs 4i to 4i + 3 of the

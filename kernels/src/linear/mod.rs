@@ -1,10 +1,10 @@
-//! Linear layers: `y[m, out] = x[m, in] · Wᵀ + bias`, accumulated in f32.
+//! Linear layers: `y[m, out] = x[m, in] · Wᵀ + bias`.
 //!
 //! Entry points: [`PackedWeight::pack`] once at load, [`linear`] at every step, [`linear_each`] for several layers of
 //! the same x, and [`gated_mlp`] for the three layers of a feed-forward network. `packed_weight` stores the weight in
 //! panels of 32 outputs, `row_blocks` lays x out to match, `tile` multiplies both in registers, and this file divides y
-//! among threads. int8 and int4 weights, and bf16 weights where the CPU has bf16 instructions, use `tiled_weight` and
-//! `tiled` instead.
+//! among threads. int8 and int4 weights, and bf16 weights where the instruction set multiplies pairs of bf16, use
+//! `tiled_weight` and `tiled` instead.
 //!
 //! With float weights, every element of y is one chain of multiply-adds over the inputs in ascending order (with bf16
 //! weights, over pairs of inputs on AVX-512 BF16 and over steps of 32 inputs on AMX), then the bias. With int8 and int4
@@ -72,8 +72,8 @@ pub struct Layer<'a> {
     pub y: &'a mut [f32],
 }
 
-/// Computes [`linear`] of each layer, with the same bits. The layers share the layout of x and, if all weights are
-/// tiled in one format, also wake threads only once.
+/// Computes [`linear`] of each layer, with the same bits. If all weights are tiled in one format, they share the
+/// rounded x and the loop over threads. Other layers share at most the layout of x.
 ///
 /// # Panics
 /// When the weights differ in their number of inputs, or the lengths of `x`, a bias or a `y` do not fit a weight.
@@ -139,8 +139,8 @@ impl<'a> Layer<'a> {
 
 /// Computes `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, in]`, gate and up `[between, in]`, down `[out,
 /// between]` and y `[m, out]`. The bits are those of [`linear`] and [`activation::gated`], called one after the other.
-/// If all weights are tiled, gate and up in the same format and down in bf16, the product of gate and up is written
-/// once, in the layout that `down` reads.
+/// If all weights are tiled, gate and up in the same format and down in bf16, the gated values are written once, in the
+/// layout that `down` reads.
 ///
 /// # Panics
 /// When the lengths of `x` and `y` do not fit the weights, or the weights do not fit one another.

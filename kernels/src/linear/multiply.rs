@@ -1,4 +1,4 @@
-//! Multiplication of the lines of each format, and conversion of the sums to values.
+//! Multiplication of weights of each format, and conversion of the sums to values.
 //!
 //! Entry point: [`Multiply`], with an implementation for each [`Format`](super::tiled_weight::Format).
 
@@ -40,7 +40,7 @@ impl Sum for i32 {
     }
 }
 
-/// The multiplication for one format of weights: of lines, and then of the sums, which become values of y.
+/// The multiplication for one format of weights, and the conversion of the sums to values of y.
 pub(super) trait Multiply {
     type Sum: Sum;
 
@@ -77,7 +77,8 @@ pub(super) trait Multiply {
         rights: [RightSide<'_>; 2],
         sums: [&mut Block<Self::Sum>; 2],
     );
-    /// Converts the sums of a panel's outputs to values: multiplies them by the scales of their row and of the outputs.
+    /// Converts the sums of a panel's outputs to values. Integers are multiplied by the scales of their row and of the
+    /// outputs.
     fn finish<S: Simd>(
         simd: S,
         sums: &[Self::Sum; BLOCK_COLUMNS],

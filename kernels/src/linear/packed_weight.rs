@@ -1,9 +1,8 @@
-//! A weight matrix packed for the kernels. It is divided into panels of 32 outputs, and a panel has one line of 32
-//! weights for each input.
+//! A weight matrix packed for the kernels. It is divided into panels of 32 outputs.
 //!
-//! Entry points: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel is read from start to end, so one row of x
-//! reads the whole weight sequentially, once. Missing outputs of the last panel are zero. int8 and int4 weights have
-//! the layout of `tiled_weight`, and so do bf16 weights where the CPU has bf16 instructions.
+//! Entry points: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel of floats has one line of 32 weights for each
+//! input, and missing outputs of the last panel are zero. int8 and int4 weights have the layout of `tiled_weight`, and
+//! so do bf16 weights where the instruction set multiplies pairs of bf16.
 
 use std::ops::Range;
 
@@ -22,7 +21,8 @@ pub(super) const PANEL_VECTORS: usize = 2;
 /// The number of outputs of a panel.
 pub(super) const PANEL_OUTPUTS: usize = PANEL_VECTORS * LANES;
 
-/// The number of bytes of weights that a thread reads at a time while it packs. It limits the temporary memory.
+/// The maximum number of bytes of weights that a thread reads at a time while it packs, unless one panel is larger. It
+/// limits the temporary memory.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// A function that passes the stored bytes of some rows of a weight `[outputs, inputs]` to its second argument.
@@ -113,8 +113,8 @@ impl Stored<'_> {
 
 impl PackedWeight {
     /// Packs the weight `[num_outputs, num_inputs]` of type `stored` as `packed`, on all threads of the current pool,
-    /// for the instruction set in use. Each thread reads a few rows at a time, so that there is never a second copy of
-    /// the whole weight.
+    /// for the instruction set in use. Each thread reads some of the rows at a time, so that a large weight never has a
+    /// second copy.
     ///
     /// # Panics
     /// When a dimension is 0.
@@ -157,8 +157,8 @@ impl PackedWeight {
         }
     }
 
-    /// Writes the weights of one output to `row` `[num_inputs]`: the embedding of a token, if the embedding and the
-    /// output layer share a weight.
+    /// Writes the weights of one output to `row` `[num_inputs]`. If the embedding and the output layer share a weight,
+    /// this is the embedding of a token.
     ///
     /// # Panics
     /// When `output` is out of range or the length of `row` is not `num_inputs`.

@@ -1,7 +1,7 @@
 //! The layout of x for the register tiles: blocks of a few rows, with the values of all rows adjacent for each input.
 //!
-//! Entry point: [`RowBlocks`]. A tile reads its block from start to end, as it reads the weight. If every block has a
-//! single row, x is used without a copy.
+//! Entry point: [`RowBlocks`]. A tile reads its block sequentially. If every block has a single row, x is used without
+//! a copy.
 
 use std::ops::Range;
 

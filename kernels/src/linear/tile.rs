@@ -1,8 +1,8 @@
 //! The innermost loops: a few rows times one or more panels, accumulated in registers.
 //!
-//! Entry point: [`multiply`]. The numbers of rows and panels give enough independent chains to hide the latency of a
-//! multiply-add, and few enough to stay in registers. A chain starts from the value in y, so the inputs may be divided
-//! into passes at any point.
+//! Entry point: [`multiply`]. The numbers of rows and panels are chosen for the registers of each instruction set: many
+//! independent chains hide the latency of a multiply-add, but too many do not fit. A chain starts from the value in y,
+//! so the inputs may be divided into passes at any point.
 
 use std::ops::Range;
 

@@ -1,11 +1,10 @@
-//! Linear layers as products of blocks: up to 32 rows of x, rounded to the format of the weight, times panels of 32
-//! outputs.
+//! Linear layers as products of blocks: up to 32 rows of x, rounded to bf16 or int8, times panels of 32 outputs.
 //!
-//! Entry points: [`linear`], [`gated_mlp`]. The inputs are divided into passes. The lines of x of a pass stay in the
-//! second-level cache, and the sums are kept from pass to pass. With many blocks, or with int4 weights, a panel is
-//! divided into chunks of a few steps, so that a chunk stays in the first-level cache while all blocks use it. With
-//! AVX2, whose products prefetch the rows of the next step, passes are longer, and only unpacked int4 weights are
-//! divided into chunks.
+//! Entry points: [`linear`], [`gated_mlp`]. If there are several blocks, the inputs are divided into passes. The lines
+//! of x of a pass stay in the second-level cache, and the sums are kept from pass to pass. With many blocks, or with
+//! int4 weights, a panel is divided into chunks of a few steps, so that a chunk stays in the first-level cache while
+//! all blocks use it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and only
+//! unpacked int4 weights are divided into chunks.
 //!
 //! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
 //! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
@@ -34,11 +33,11 @@ const PASS_BLOCK_LINES: usize = 1 << 10;
 /// The same as [`PASS_BLOCK_LINES`], if products prefetch the rows of the next step. The third-level cache is then fast
 /// enough for x.
 const ASKED_PASS_BLOCK_LINES: usize = 1 << 12;
-/// The number of steps of a chunk: 16 KiB of a panel, which stay in the first-level cache while all blocks use them,
-/// and up to 16 KiB of a block.
+/// The number of steps of a chunk; half as many if a row of x has two lines per step. A chunk is at most 16 KiB of a
+/// panel, which stay in the first-level cache while all blocks use them, and at most 16 KiB of a block.
 const CHUNK_STEPS: usize = 8;
-/// The minimum number of blocks for which chunks pay. Fewer blocks do not use a chunk often enough to make up for
-/// storing their sums after each chunk.
+/// The minimum number of blocks for which chunks of bf16 and int8 weights pay. Fewer blocks do not use a chunk often
+/// enough to make up for storing their sums after each chunk.
 const MIN_CHUNKED_BLOCKS: usize = 8;
 /// The maximum number of rows that vectors multiply with int4 weights although there are tiles. Vectors finish these
 /// rows before the weights would have been unpacked for tiles.
@@ -320,7 +319,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let num_steps = self.weights[0].num_steps();
         let num_panels = self.num_panels;
         let num_blocks = self.destination.num_blocks(self.blocks.block_rows());
-        // All of a single block is small enough to stay in the cache.
+        // A single block is small enough to stay in the cache.
         let pass_steps = if num_blocks == 1 {
             num_steps
         } else {

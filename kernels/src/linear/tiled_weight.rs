@@ -1,8 +1,8 @@
 //! A weight matrix in panels for block products: `[panels][scales, then steps][2 tiles][16 lines][16 outputs]`.
 //!
 //! Entry point: [`TiledWeight`]. A step is 32 inputs of bf16 or 64 of int8, for the 32 outputs of a panel; a word of a
-//! line holds 2 or 4 adjacent inputs of one output. `int4` defines the steps of int4 weights. A panel is read from
-//! start to end. Missing outputs of the last panel, and missing inputs of the last step, are zero.
+//! line holds 2 or 4 adjacent inputs of one output. `int4` defines the steps of int4 weights. Missing outputs of the
+//! last panel, and missing inputs of the last step, count as zero.
 
 use std::slice::Chunks;
 
@@ -85,7 +85,7 @@ impl TiledWeight {
         Self { format, sizes: stored.sizes, lines }
     }
 
-    /// Returns the content of the words.
+    /// Returns the format of the words: pairs of bf16, four int8 or eight int4 values.
     pub(super) fn format(&self) -> Format {
         self.format
     }
