@@ -19,8 +19,8 @@ use crate::{events, logprobs};
 const FAILURE: &str = "Request failed during generation: ";
 /// The permitted reasons of a failed generation: starts of messages about a row that fails alone, from
 /// `scheduler/src/failure.rs` and `router/src/grammar/matcher.rs`. The message about non-finite numbers is not
-/// permitted, because the demo's weights are finite and `proto/src/sampling.rs` promises that scores stay finite with
-/// all legal parameters.
+/// permitted, because the demo's weights are finite and the legal ranges in `proto/src/sampling.rs` are meant to keep
+/// scores finite.
 const ROW_FAILURES: [&str; 2] = ["the grammar allows no next token", "the grammar cannot be followed: "];
 /// The words with which a message reports a defect of the server.
 const DEFECT: &str = "defect of this server";
