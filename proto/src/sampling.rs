@@ -18,7 +18,7 @@
 //! | `repetition_penalty` | 1 | 0.01 … 100 | divides positive, multiplies negative logits of seen tokens (CTRL, 2019) |
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted once per occurrence among generated tokens (OpenAI) |
 //! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
-//! | `min_new_tokens` | 0 = off | any | no end-of-sequence token before this number of tokens, unless a mask asks for it |
+//! | `min_new_tokens` | 0 = off | any | no end-of-sequence token before this number of tokens, unless masks demand it |
 //! | `seed` | 0 | any | chooses the row's random stream |
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
