@@ -1,9 +1,10 @@
 //! Fair sharing of slots between tenants. When all slots are taken, a waiting tenant has fewer than its equal share and
 //! another tenant has more, the tenant with the most slots gives one up: the sequence of that tenant that was admitted
-//! last goes back to the queue and is continued later. A sequence that was overtaken does not count as waiting here.
+//! last goes back to the queue and is continued later. A sequence whose `num_overtaken` is above 0 does not count as
+//! waiting here.
 //!
-//! So a tenant that is alone can use every slot. As long as there are blocks and no more tenants than slots, a new
-//! tenant need not wait until a sequence of another tenant ends.
+//! So a tenant that is alone can use every slot. If only slots are scarce, and there are no more tenants than slots, a
+//! new tenant need not wait until a sequence of another tenant ends.
 
 use std::collections::BTreeMap;
 

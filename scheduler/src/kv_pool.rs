@@ -7,7 +7,7 @@
 //! free, an idle block of the prefix cache.
 //!
 //! ```text
-//! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open──▶ cached, idle ──evicted──▶ owned by another
+//! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open─── cached, idle ──evicted──▶ owned by another
 //!   ▲────────close───────┘                        └──────────close─────────▲
 //! ```
 //!

@@ -67,8 +67,8 @@ use step::{Expected, Outstanding};
 /// The error for a sequence that could never run under these limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a sequence must have a token to read, a token to generate, and at most {max_blocks} KV blocks. Given: \
-     {num_blocks} blocks"
+    "the sequence cannot run, which is a defect of this server: it must have a token to read, a token to generate, and \
+     at most {max_blocks} KV blocks. Given: {num_blocks} blocks"
 )]
 pub struct SubmitError {
     num_blocks: u32,

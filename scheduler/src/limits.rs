@@ -20,7 +20,7 @@ pub struct Limits {
     /// True if prompts share the blocks of their common prefix. If false, every sequence is read from its first token
     /// on, as models need whose state of a sequence is more than its blocks.
     pub caches_prefixes: bool,
-    /// The bytes of a step's command for sequences that the step opens, tokens and masks (`frame_room`). A step that
-    /// opens only one sequence may need more.
+    /// The size of a step's command, in bytes, of which opened sequences, tokens and masks have shares (`frame_room`).
+    /// A step that opens only one sequence may be larger.
     pub max_step_bytes: usize,
 }

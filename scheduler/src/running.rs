@@ -32,7 +32,7 @@ pub(crate) struct Running {
     num_scheduled_tokens: u32,
     /// The reports on the prompt that the sequence's rows ask for.
     wants: PromptWants,
-    /// True if a row that opens the sequence is in a step.
+    /// True if one of the steps scheduled so far opens the sequence's row.
     is_open: bool,
     /// The number of blocks of the table that were sent to the shards.
     num_told_blocks: usize,
@@ -63,7 +63,7 @@ impl Running {
         end.saturating_sub(self.num_written)
     }
 
-    /// True if a row that opens the sequence is in a step.
+    /// True if one of the steps scheduled so far opens the sequence's row.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }

@@ -3,7 +3,7 @@
 //! | status | right if |
 //! |---|---|
 //! | 200 | the body has the shape of its dialect, ends as it must, and has the requested form |
-//! | 400, 413, 422, 429 | always: a request may be invalid or too large |
+//! | 400, 413, 422, 429 | the body is an error: a request may be invalid or too large, or too much for now |
 //! | 424 | the message is about one row: one of [`ROW_FAILURES`] |
 //!
 //! Any other status is wrong, including every 5xx. A message that reports a defect of the server is always wrong.

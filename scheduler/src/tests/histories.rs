@@ -269,8 +269,8 @@ impl Simulation {
         events.into_iter().for_each(|event| self.see(event));
     }
 
-    /// Checks that a step is within the size limit, with 40 more bytes for each row. A step that opens only one
-    /// sequence may be larger.
+    /// Checks that a step is within the size limit, with 40 more bytes for each row and for the step. A step that opens
+    /// only one sequence may be larger.
     fn check_bytes(&self, step: &Step) {
         let kind = Some(command::Kind::Step(proto::Step { rows: step.rows.clone() }));
         let mut bytes = Vec::new();
