@@ -18,8 +18,8 @@ pub struct Prompt {
     pub scope: PrefixScope,
 }
 
-/// A part of the prefix cache. Prompts of one scope share the blocks of their common prefix. Prompts of other scopes do
-/// not find these blocks.
+/// A part of the prefix cache. Prompts of one scope may share the blocks of their common prefix. Prompts of other
+/// scopes do not find these blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrefixScope(u64);
 

@@ -133,7 +133,7 @@ impl Sequence {
         !self.is_masked || (self.mask.is_some() && num_scheduled == self.num_new_tokens())
     }
 
-    /// Returns the reports on the prompt that are still missing.
+    /// Returns the reports to ask for: the wanted ones, until the whole prompt is reported.
     pub(crate) fn wants(&self) -> PromptWants {
         if self.num_reported < self.tokens.prompt_len() { self.wants } else { PromptWants::default() }
     }

@@ -153,8 +153,7 @@ pub(crate) fn many_properties() -> Vec<Request> {
         .into()
 }
 
-/// A request for all sequences that one of two API keys may have at a time, running and waiting, each until the context
-/// is almost full.
+/// A request for all sequences that one of two API keys may have at a time, running and waiting, each of 900 tokens.
 pub(crate) fn all_rows_of_a_key() -> Vec<Request> {
     vec![post(
         "/v1/completions",
@@ -162,7 +161,7 @@ pub(crate) fn all_rows_of_a_key() -> Vec<Request> {
     )]
 }
 
-/// A request for almost half of the sequences that a server accepts, each until the context is almost full.
+/// A request for almost half of the sequences that a server accepts, each of 900 tokens.
 pub(crate) fn half_of_the_rows() -> Vec<Request> {
     vec![post(
         "/v1/completions",
