@@ -122,7 +122,7 @@ url() { echo "http://$(docker port "$run-$1" "${port:-80}" | head -n 1)"; }
 logs() { docker logs "$run-$1" 2>&1; }
 state() { docker inspect --format "{{.State.$2}}" "$run-$1"; }
 
-# Repeats a command until it succeeds, as long as the container runs.
+# Repeats a command until it succeeds, as long as the container runs, for about two minutes.
 until_ok() {
     local name=$1
     shift
@@ -212,7 +212,7 @@ docker start "$run-demo" > /dev/null
 until_ok demo is_status demo healthy
 
 step "docker stop lets ten streams finish, and the status is 0"
-# The streams ignore the end of sequence, and with half a CPU none has finished when all have started.
+# The streams ignore the end of sequence, and with half a CPU some have not finished when all have started.
 docker update --cpus 0.5 "$run-demo" > /dev/null
 for n in $(seq 10); do generate demo generate_stream 900 ', "ignore_eos_token": true' > "$work/stream-$n" & done
 for n in $(seq 10); do until_ok demo grep --quiet '^data:' "$work/stream-$n"; done

@@ -1,7 +1,7 @@
 # Functions for scripts that need a real server. To be sourced.
 #
-#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or a new build if it is not set, on a free port with these flags, and
-#                              sets `url`; the server ends with the script
+#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or a new build if it is not set, on a free port with these
+#                              flags, and sets `url`; the server ends with the script
 #   environment FILE           makes a Python environment with the requirements in FILE and prints its folder
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -1,9 +1,9 @@
 //! The supported APIs: their paths, their request bodies, and the meaning of their events.
 //!
-//! | API | number of tokens | content of the last event |
+//! | API | number of tokens | content of the event that completes the answer |
 //! |---|---|---|
-//! | `generate-stream` | one per event | `generated_text` |
-//! | `completions` | `usage`, or else one per chunk | `finish_reason`; `[DONE]` follows |
+//! | `generate-stream` | one per event | `generated_text` that is not null |
+//! | `completions` | `usage`, or else one per chunk with a token | `finish_reason` with a word, or `[DONE]` |
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -98,7 +98,7 @@ impl Dialect {
     }
 }
 
-/// Returns the message of an error object, which is `{"error": "…"}`, `{"error": {"message": "…"}}` or
+/// Returns the message of an error object, which is usually `{"error": "…"}`, `{"error": {"message": "…"}}` or
 /// `{"message": "…", "code": …}`.
 fn server_error(value: &Value) -> Option<String> {
     let error = value.get("error").unwrap_or(value);

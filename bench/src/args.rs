@@ -130,8 +130,8 @@ impl Args {
     /// Returns the run that the arguments describe.
     ///
     /// # Errors
-    /// When `--ignore-eos` is used with an API that lacks it, or when the file of prompts cannot be read or has no
-    /// valid prompts.
+    /// When `--ignore-eos` is used with an API that lacks it, or when the file of prompts cannot be read, has an
+    /// invalid line or has no prompts.
     pub(crate) fn plan(&self) -> Result<Plan, ArgsError> {
         if self.ignore_eos && self.api == Api::GenerateStream {
             return Err(ArgsError::IgnoreEos);

@@ -29,8 +29,7 @@ pub(crate) struct Timeouts {
     pub(crate) request: Duration,
 }
 
-/// A client of one server. It keeps connections open and reuses them. There are as many connections as requests that
-/// run at the same time.
+/// A client of one server. It keeps connections open and reuses them.
 #[derive(Debug)]
 pub(crate) struct Client {
     http: HttpClient<HttpConnector, Full<Bytes>>,

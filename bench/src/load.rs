@@ -1,5 +1,5 @@
 //! The times at which requests start. In a closed loop, each of a number of clients waits for its response before it
-//! sends its next request. In an open loop, requests arrive at random times that do not depend on the server.
+//! sends its next request. In an open loop, conversations start at random times that do not depend on the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +55,7 @@ pub(crate) struct Run {
     pub(crate) num_unfinished: u64,
     pub(crate) was_interrupted: bool,
     /// Open loop: the longest delay between the planned and the actual start of a conversation. A large value means
-    /// that the machine of this program is too slow.
+    /// that the machine of this program is too slow or too busy.
     pub(crate) latest_start: Option<Duration>,
 }
 
@@ -172,7 +172,8 @@ impl Session {
         self.latest_start_us.fetch_max(late_us, Ordering::Relaxed);
     }
 
-    /// Sends the requests of a conversation one after the other. A failure ends the conversation.
+    /// Sends the requests of a conversation one after the other. A failure ends the conversation, and so does the end
+    /// of the time in which requests start.
     async fn converse(&self, idx: u64, num_turns: u32, records_tx: &mpsc::Sender<Record>) {
         let mut conversation = self.workload.conversation(idx, self.load.num_turns);
         for turn in 0..num_turns {

@@ -3,8 +3,8 @@
 //!
 //! The program uses only HTTP and shares no code with the server, so that it can also measure other servers. `load`
 //! decides when requests start, `workload` makes their content, `client` sends a request, and `report` summarizes the
-//! run. The exit status is 0 if a request succeeded, 1 if no request succeeded or the report could not be written, and
-//! 2 for invalid arguments.
+//! run. The exit status is 1 if no request succeeded or the report could not be written, 2 for invalid arguments, and
+//! otherwise 0.
 
 #![forbid(unsafe_code)]
 

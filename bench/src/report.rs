@@ -23,7 +23,7 @@ pub(crate) struct Report {
     pub(crate) failures: BTreeMap<String, FailureCount>,
     /// How output tokens were counted: by `events`, `usage` or `usage and events`.
     tokens_counted_by: &'static str,
-    /// The number of prompt tokens. `None` if the server did not send it for each request.
+    /// The number of prompt tokens. `None` if the server did not send it for each successful request.
     num_prompt_tokens: Option<u64>,
     pub(crate) num_output_tokens: u64,
     requests_per_s: f64,

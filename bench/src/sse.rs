@@ -1,7 +1,7 @@
 //! A parser of server-sent events, which receives bytes and returns the data of each event.
 //!
-//! The parser follows the HTML standard, except that lines end only in `\n` or `\r\n`, because the servers send no lone
-//! `\r`.
+//! The parser follows the HTML standard as far as the servers need it: it reads only data, and lines end only in `\n`
+//! or `\r\n`.
 
 /// The maximum size of an event in bytes. Events of the supported APIs are much smaller.
 const MAX_EVENT_BYTES: usize = 16 << 20;

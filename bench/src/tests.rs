@@ -1,5 +1,5 @@
 //! Tests of whole runs against a server in this process. The path in the URL selects how the server responds:
-//! correctly, slowly, wrongly or never.
+//! correctly, wrongly or never.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};

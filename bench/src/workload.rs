@@ -1,4 +1,4 @@
-//! The content of requests: lengths, words, conversations. With the same seed, prompts and lengths are the same, in
+//! The content of requests: lengths, words, conversations. With the same seed, new prompts and lengths are the same, in
 //! whatever order requests are sent.
 
 use std::str::FromStr;

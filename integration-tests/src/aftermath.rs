@@ -1,5 +1,5 @@
-//! Checks of a server after an attack or after many requests: that it serves structured output, that all its gauges are
-//! zero, and that its router has returned memory to the system.
+//! Checks of a server after an attack or after many requests: that it serves structured output, that no gauge shows a
+//! request, and that the memory of its router has fallen.
 
 use std::time::{Duration, Instant};
 
@@ -27,13 +27,14 @@ const GAUGES: [&str; 6] = [
 pub struct Aftermath {
     /// The time until a request for structured output succeeded, or the error of the last attempt.
     pub structured: Result<Duration, String>,
-    /// The gauges that stayed above zero, with their values.
+    /// The gauges that stayed above zero, with their values, or the error if the metrics could not be read.
     pub held: Vec<String>,
     /// The memory of the processes when the router's had fallen enough, or at the deadline.
     pub resident: Resident,
 }
 
-/// After an attack, the router may have this percentage of the memory that it had before.
+/// The percentage of its earlier memory that the router may have after an attack, without the bytes that an allocator
+/// may keep.
 const RETURN_PERCENT: u64 = 130;
 
 /// Returns the maximum number of bytes that the router may have after an attack: a percentage of the bytes in `before`,
@@ -80,7 +81,8 @@ pub fn ask_for_structured_output(client: &Client) -> Result<Duration, String> {
     }
 }
 
-/// Returns the gauges that do not fall to zero before the deadline, with their values.
+/// Returns the gauges that do not fall to zero before the deadline, with their values, or the error if the metrics
+/// cannot be read then.
 fn held_gauges(client: &Client) -> Vec<String> {
     let start = Instant::now();
     loop {

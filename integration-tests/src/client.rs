@@ -69,7 +69,7 @@ impl Client {
         Self { agent: agent(timeout), ..self.clone() }
     }
 
-    /// Returns a client of the same server that trusts only this certificate, in PEM.
+    /// Returns a client of the same server that trusts only this certificate, in PEM, and has the default timeout.
     ///
     /// # Panics
     /// When `certificate` is not a certificate.
@@ -124,8 +124,8 @@ impl Client {
         Ok(SseStream::new(self.with_key(self.agent.post(self.url(path))).send_json(body)?))
     }
 
-    /// Sends a POST request and returns the status and the lines of the response, which may have any type and are read
-    /// as they arrive. Dropping the lines closes the connection.
+    /// Sends a POST request without an API key, and returns the status and the lines of the response, which may have
+    /// any type and are read as they arrive. Dropping the lines closes the connection.
     ///
     /// # Errors
     /// When there is no response.

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
 use crate::End;
 
-/// The time after which a thread that waits for bytes checks if the end has come.
+/// The time after which a thread that waits for the connection checks if the end has come.
 const TICK: Duration = Duration::from_millis(100);
 /// The size of the receive buffer of a client that reads slowly or not at all. With the system's default size, the
 /// kernel would accept megabytes for the client.
@@ -84,7 +84,7 @@ impl Connection {
     }
 }
 
-/// The head of a POST request with a body of `len` bytes of JSON, up to the blank line after it.
+/// The head of a POST request with a body of `len` bytes of JSON, including the blank line.
 pub fn request_head(path: &str, len: usize, api_key: Option<&str>) -> String {
     let key = api_key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
     format!(

@@ -1,8 +1,8 @@
 //! The device on which the servers under test compute, unless a test is about a certain device.
 //!
-//! `HILO_TEST_DEVICE=xla-cpu cargo test -p integration-tests --test it` runs the suite on XLA-CPU. Servers on devices
-//! with compiled programs share a program cache in the target directory, so a program is compiled only once, also for
-//! later runs.
+//! `HILO_TEST_DEVICE=xla-cpu cargo test -p integration-tests --test it` runs the suite on XLA-CPU. Servers share a
+//! program cache in the target directory unless a test names another, so later runs need not compile the same programs
+//! again.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -43,12 +43,12 @@ pub fn is_plugin_there(kind: &str) -> bool {
     is_there
 }
 
-/// The folder of compiled programs that all servers of the tests share.
+/// The folder of compiled programs that servers share unless a test names another.
 pub(crate) fn shared_programs() -> PathBuf {
     target_folder().join("test-programs")
 }
 
-/// The number of shards that share a model in the tests: `HILO_TEST_NUM_SHARD`, or 1.
+/// The number of shards in tests that do not set it: `HILO_TEST_NUM_SHARD`, or 1.
 pub(crate) fn test_num_shard() -> u32 {
     let given = std::env::var("HILO_TEST_NUM_SHARD").ok();
     given.map_or(1, |number| number.parse().expect("HILO_TEST_NUM_SHARD is a number"))

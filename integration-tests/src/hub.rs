@@ -16,7 +16,7 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub const MODEL_ID: &str = "org/tiny";
 /// A former id of the model.
 pub const OLD_MODEL_ID: &str = "org/old-name";
-/// The maximum number of bytes that are sent at a time.
+/// The maximum number of bytes of a file that are sent at a time.
 const CHUNK_BYTES: usize = 16 << 10;
 
 /// A running Hub with one model. Its threads end with the test process.
@@ -334,7 +334,7 @@ fn is_large(name: &str) -> bool {
     name.ends_with(".safetensors")
 }
 
-/// Returns the id that git gives to a file: the SHA-1 of its length and its bytes.
+/// Returns the id that git gives to a file: a SHA-1 that covers its length and its bytes.
 fn git_sha1(bytes: &[u8]) -> String {
     let hash = Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes);
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()

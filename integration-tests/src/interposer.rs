@@ -46,8 +46,8 @@ pub enum Fault {
     WrongFingerprint,
 }
 
-/// The moment at which a fault is injected. A signal is sent when the command arrives; other faults change the
-/// command's reply.
+/// The moment at which a fault is injected. A signal is sent when the command arrives; other faults change or replace
+/// the command's reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// The reply to Hello, for which the client waits while the model is loaded.
@@ -58,7 +58,7 @@ pub enum Moment {
     Prefill,
     /// The reply to a step that only decodes.
     Decode,
-    /// A moment at which no command waits for its reply.
+    /// A moment at which no command waits for its reply, or a command other than those above.
     Idle,
 }
 
@@ -92,7 +92,7 @@ fn connect(path: &Path) -> Option<UnixStream> {
     None
 }
 
-/// Waits until the shard accepts connections; the shard never looks at its socket file after that. This function
+/// Waits until the shard accepts connections. From then on the interposer may move the socket file. This function
 /// connects and leaves without a command, and the shard then closes the connection.
 fn wait_for_acceptor(path: &Path) -> io::Result<()> {
     let mut shard = connect(path).ok_or(io::ErrorKind::ConnectionRefused)?;
@@ -106,7 +106,7 @@ impl Interposer {
     /// Starts a thread that waits for the socket of the shard with the number `rank`, and then interposes itself.
     ///
     /// # Panics
-    /// When the socket cannot be moved or replaced.
+    /// The thread panics when the socket cannot be moved or replaced.
     pub fn start(uds_path: &Path, rank: u32) -> Self {
         let path = PathBuf::from(proto::socket_path(&uds_path.display().to_string(), rank));
         let state = State { armed: None, pid: None, client: None, asked: HashMap::new(), has_closed: false };

@@ -2,8 +2,8 @@
 //!
 //! [`Server`] is a running `text-generation-launcher` with its children; [`Client`] sends requests to it; an
 //! [`Interposer`] injects faults between a shard and its clients; a [`Hub`] serves the models that the launcher
-//! downloads. The system chooses the ports, sockets are in a directory of the test, and nothing reaches beyond this
-//! machine. The device is the CPU, or the one that [`test_device`] reads from the environment.
+//! downloads. Unless a test says otherwise, the system chooses the ports and sockets are in a directory of the test.
+//! The device is the CPU, or the one that [`test_device`] reads from the environment.
 
 pub mod aftermath;
 mod client;

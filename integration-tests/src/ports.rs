@@ -15,7 +15,7 @@ pub(crate) fn listening_port(pid: i32) -> Option<u16> {
     let sockets: BTreeSet<String> = targets.filter_map(inode).collect();
     let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).ok()?;
     table.lines().skip(1).find_map(|row| {
-        // `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode` (`proc_net(5)`).
+        // `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode` (`proc(5)`).
         let columns: Vec<&str> = row.split_whitespace().collect();
         let (address, state, inode) = (columns.get(1)?, columns.get(3)?, columns.get(9)?);
         let is_wanted = *state == LISTENING && sockets.contains(*inode);

@@ -38,14 +38,14 @@ pub struct ServerBuilder {
     has_private_sockets: bool,
 }
 
-/// A running server. It is killed when dropped.
+/// A running server. Dropping this value kills the launcher.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
     url: String,
     /// The read end of a pipe that nobody reads.
     _unread: Option<std::io::PipeReader>,
-    /// Lines of the launcher's log, read by a thread so that the pipe never fills.
+    /// Lines of the launcher's log, read by a thread so that the pipe does not fill.
     lines: Mutex<Receiver<String>>,
     is_log_unread: Arc<AtomicBool>,
     log: Mutex<Vec<String>>,
@@ -233,7 +233,7 @@ impl Server {
         self.child.id()
     }
 
-    /// The process ids of all running descendants of the launcher.
+    /// The process ids of the running descendants of the launcher that main threads have started.
     pub fn descendants(&self) -> Vec<i32> {
         let mut pids = vec![self.child.id() as i32];
         let mut next = 0;
@@ -246,10 +246,10 @@ impl Server {
         pids.split_off(1)
     }
 
-    /// The process id of the first child that runs this subcommand.
+    /// The process id of the first descendant that runs this subcommand.
     ///
     /// # Panics
-    /// When no child runs it.
+    /// When no descendant runs it.
     pub fn child(&self, subcommand: &str) -> i32 {
         self.find_child(subcommand).unwrap_or_else(|| panic!("no child runs {subcommand}"))
     }
@@ -258,7 +258,7 @@ impl Server {
         self.children(subcommand).first().copied()
     }
 
-    /// The process ids of the children that run this subcommand.
+    /// The process ids of the descendants that run this subcommand.
     pub fn children(&self, subcommand: &str) -> Vec<i32> {
         let is_wanted = |pid: &i32| {
             let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -376,7 +376,7 @@ pub fn send_signal(pid: i32, signal: Signal) {
 }
 
 /// The path of the launcher: the one in `HILO_TEST_EXECUTABLE`, or that of an executable that is built once per test
-/// process with the tests' profile.
+/// process, in release if the tests are and otherwise in dev.
 pub fn executable() -> &'static Path {
     static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
     EXECUTABLE.get_or_init(|| {

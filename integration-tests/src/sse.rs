@@ -1,4 +1,4 @@
-//! Parses server-sent events, as far as the server uses them: `data:` lines, comments, and blank lines between events.
+//! Parses server-sent events without names: `data:` lines with JSON, comments, and blank lines between events.
 
 use std::io::{BufRead, BufReader};
 

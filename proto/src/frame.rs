@@ -12,14 +12,14 @@ pub const HEADER_BYTES: usize = 4;
 /// The maximum size of a body, in bytes. The longest sequence fits, and most corrupted lengths are larger.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// The maximum size of a step's command, in bytes. The scheduler divides it between the parts of a step. Even the
-/// command of a step that opens the longest sequence fits in a frame.
+/// The size that the scheduler divides between the parts of a step's command, in bytes. It is less than a frame's size,
+/// which leaves room for what the scheduler does not count.
 pub const MAX_STEP_BYTES: usize = 48 << 20;
 
-/// The maximum number of tokens in a vocabulary. The id of a token takes at most [`TOKEN_BYTES`] bytes.
+/// The maximum number of tokens in a vocabulary. In a list, an id below it takes at most [`TOKEN_BYTES`] bytes.
 pub const MAX_VOCAB_SIZE: usize = 1 << 21;
 
-/// The maximum size of a token id in a frame, in bytes.
+/// The maximum encoded size of a token id in a list, in bytes.
 pub const TOKEN_BYTES: usize = 3;
 
 /// The maximum length of a sequence, in tokens.

@@ -1,4 +1,5 @@
-//! The contract between the router and the shards: plain messages, without I/O, text of users or tensors.
+//! The contract between the router and the shards, as plain messages. This crate does no I/O, and no message contains a
+//! tensor or the text of a user.
 //!
 //! ```text
 //!  client (launcher, then router)                         shard
@@ -20,12 +21,12 @@
 //!                                           ◀──────  Done                   the shard exits with status 0
 //! ```
 //!
-//! Every shard of a model gets every command, in the same order. A client may send the next command before the reply to
-//! the previous one arrives. The reply to any command may be a [`ShardError`]; programs react only to the kind of the
-//! error, and its message is for people. If one row of a step fails, the reply is not a [`ShardError`]: it names the
-//! row ([`RowFailure`]), and all other rows continue. Replies arrive in the order of the commands and carry their
-//! sequence numbers. If a client closes its connection after `Warmup` without `Leave`, the shard ends, because no
-//! client owns the KV cache any more.
+//! The router sends every command to every shard of a model, in the same order. A client may send the next command
+//! before the reply to the previous one arrives. The reply to any command may be a [`ShardError`]; programs react only
+//! to the kind of the error, and its message is for people. If one row of a step fails, the reply is not a
+//! [`ShardError`]: the reply of shard 0 names the row ([`RowFailure`]), and the other rows continue. Replies arrive in
+//! the order of the commands and carry their sequence numbers. If a client closes its connection after the warm-up
+//! without `Leave`, the shard ends, because no client owns the KV cache any more.
 
 pub mod exit_status;
 pub mod frame;
@@ -84,8 +85,7 @@ impl SampledToken {
 }
 
 impl ShardError {
-    /// Returns an error of this kind. `message` begins in lower case, and names the thing, the value and what is
-    /// allowed.
+    /// Returns an error of this kind. `message` is for people.
     pub fn new(kind: shard_error::Kind, message: impl Into<String>) -> Self {
         Self { kind: kind.into(), message: message.into() }
     }

@@ -2,12 +2,12 @@
 //! 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in [`SamplingParams::greedy`], a row of
 //!    [`RANGES`], and a value with an effect in [`SamplingParams::every_processor`].
 //! 2. `router/src/api/parameters.rs`: a field of `Parameters`. Both dialects must fill the field: TGI's in that file,
-//!    and OpenAI's in `router/src/api/openai/sampling.rs`. Neither compiles until it does.
+//!    and OpenAI's in `router/src/api/openai/sampling.rs`. Without it, neither compiles.
 //! 3. `model/src/sampling/`: a file with its column and its processor, and a row in `PROCESSORS` in `mod.rs`.
 //!
 //! | field | neutral | legal | meaning |
 //! |---|---|---|---|
-//! | `temperature` | 1 | > 0, finite | logits are divided by it; the smallest temperatures leave only the best token |
+//! | `temperature` | 1 | > 0, finite | divides logits; the smallest leave only the best token and its equals |
 //! | `top_k` | 0 = off | any | keeps the k best tokens, and those that tie with the k-th |
 //! | `top_p` | 1 = off | 0 < p ≤ 1 | keeps the smallest set of best tokens whose probability reaches p |
 //! | `min_p` | 0 = off | 0 ≤ p ≤ 1 | keeps tokens at least p times as probable as the best one (Nguyen et al., 2024) |
@@ -18,17 +18,17 @@
 //! | `repetition_penalty` | 1 | 0.01 … 100 | divides positive, multiplies negative logits of seen tokens (CTRL, 2019) |
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted once per occurrence among generated tokens (OpenAI) |
 //! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
-//! | `min_new_tokens` | 0 = off | any | end-of-sequence tokens are not chosen before this number of other tokens |
-//! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens in any batch |
+//! | `min_new_tokens` | 0 = off | any | no end-of-sequence token before this number of tokens, unless masks demand it |
+//! | `seed` | 0 | any | chooses the row's random stream |
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
 //!
-//! Within these ranges, in every combination, scores stay finite, so every row has a distribution.
+//! The ranges keep the scores of ordinary logits from overflowing, in every combination.
 
 use crate::{LogitBias, SamplingError, SamplingParams};
 
-/// The maximum number of end-of-sequence tokens that `min_new_tokens` prevents. Compiled programs have an input of this
-/// size.
+/// The maximum number of end-of-sequence tokens of a model with which `min_new_tokens` can be used. Compiled programs
+/// have an input of this size.
 pub const MAX_HELD_BACK_TOKENS: usize = 8;
 
 /// The maximum number of tokens of a `logit_bias`, as in OpenAI's API. Compiled programs have an input of this size.
@@ -39,12 +39,12 @@ pub const MAX_LOGIT_BIASES: usize = 300;
 pub const MAX_TIED_TOKENS: usize = 64;
 
 /// The legal ranges. Each row is a check of the parameters, and the sentence for the client if the check fails. The
-/// order is TGI's; parameters that TGI lacks come last. No check accepts NaN.
+/// parameters are in TGI's order; those that TGI lacks come last. No check accepts NaN.
 const RANGES: [(IsKept, &str); 11] = [
     (|p| p.temperature > 0.0, "`temperature` must be strictly positive"),
     (|p| p.temperature.is_finite(), "`temperature` must be finite: at most 3.4e38"),
     (|p| p.repetition_penalty > 0.0, "`repetition_penalty` must be strictly positive"),
-    // A more extreme penalty could make scores infinite. No useful value is outside these limits.
+    // A more extreme penalty could make scores infinite.
     (|p| (0.01..=100.0).contains(&p.repetition_penalty), "`repetition_penalty` must be >= 0.01 and <= 100"),
     (|p| (-2.0..=2.0).contains(&p.frequency_penalty), "`frequency_penalty` must be >= -2.0 and <= 2.0"),
     (|p| p.top_p > 0.0 && p.top_p <= 1.0, "`top_p` must be > 0.0 and <= 1.0"),
@@ -80,8 +80,8 @@ impl SamplingParams {
         }
     }
 
-    /// Returns parameters for random sampling in which every processor has an effect, for warm-ups and measurements.
-    /// They do not ask for the most probable tokens.
+    /// Returns parameters for random sampling that turn on every processor except the mask, for warm-ups and
+    /// measurements. They do not ask for the most probable tokens.
     pub fn every_processor() -> Self {
         Self {
             temperature: 0.9,
@@ -102,11 +102,11 @@ impl SamplingParams {
         }
     }
 
-    /// Checks every parameter that can be checked without the model's vocabulary.
+    /// Checks the parameters that have a legal range, and the list `logit_bias` except for the vocabulary.
     ///
     /// # Errors
-    /// When a parameter is outside its legal range, which is always the case for NaN. The error names the first such
-    /// parameter.
+    /// When a parameter is outside its legal range, which NaN always is, or `logit_bias` has too many tokens or one
+    /// token twice. The error is the first one found.
     pub fn check(&self) -> Result<(), SamplingError> {
         match RANGES.iter().find(|(is_kept, _)| !is_kept(self)) {
             Some((_, sentence)) => Err(SamplingError::Range(sentence)),

@@ -2,8 +2,8 @@
 
 use crate::sampling::MAX_LOGIT_BIASES;
 
-/// The error for a sampling parameter outside its legal range. The sentences are TGI's, because clients compare error
-/// texts; parameters that TGI lacks have sentences in the same style.
+/// The error for a sampling parameter outside its legal range. Where TGI has the same check, the sentence is TGI's,
+/// because clients may compare error texts. The other sentences have the same style.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum SamplingError {

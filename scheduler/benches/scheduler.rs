@@ -42,8 +42,8 @@ impl Rows {
     /// `max_new_tokens` tokens; then a new sequence replaces it.
     fn new(num_rows: u32, prompt_len: u32, max_new_tokens: u32) -> Self {
         let blocks_per_row = (prompt_len + max_new_tokens).div_ceil(BLOCK_SIZE_TOKENS) + 1;
-        // The KV cache has room for twice as many sequences, so blocks of finished ones fill the prefix cache and each
-        // step evicts some.
+        // The KV cache has room for twice as many sequences, so blocks of finished ones stay in the prefix cache until
+        // new blocks evict them.
         let scheduler = Scheduler::new(limits(num_rows, num_rows * prompt_len, 2 * num_rows * blocks_per_row));
         let mut rows = Self { scheduler, prompt_len, max_new_tokens, next_token_id: 1 };
         // One sequence is submitted per step, so that the sequences do not all end in the same step.

@@ -1,13 +1,14 @@
-//! Admission: sequences leave the queue in order of arrival while a slot and KV blocks are left.
+//! Admission: sequences leave the queue, mostly in its order, while a slot and KV blocks are left.
 //!
 //! An admitted sequence takes the blocks of all tokens that it has to read (with an attention window, only the blocks
 //! of the tokens that it reads next: see `window`). While it generates tokens, it takes one more block at a time. One
 //! block per running sequence stays in reserve, so that a new sequence is not preempted at once. Later sequences that
-//! fit may overtake a sequence for which there is no room, at most [`MAX_OVERTAKEN`] times. After that, all later
-//! sequences wait until enough running sequences have ended. If another sequence reads the same prompt in this step,
-//! the new sequence waits for the end of the step and then shares the blocks. A sequence is not admitted if its prompt
-//! does not fit in the rest of the step's frame. Sequences with masks also wait while the masks of running sequences
-//! fill the part of a frame that is meant for masks.
+//! fit may overtake the first sequence for which there is no room, at most [`MAX_OVERTAKEN`] times. After that, all
+//! later sequences wait until there is room for it. If another sequence reads the same tokens in this step, a sequence
+//! that may use the prefix cache waits for the next step and then shares the blocks. A sequence whose prompt does not
+//! fit in the rest of the step's frame ends the admissions of the step; the first sequence that a step admits always
+//! fits. Sequences with masks also wait while the masks of running sequences fill the part of a frame that is meant for
+//! masks.
 
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ use crate::sequence::Sequence;
 use crate::slot::{Admission, SlotId};
 use crate::{Event, Limits, Scheduler, SequenceEvent, SequenceSpec, Step};
 
-/// The maximum number of younger sequences that are admitted before a sequence for which there is no room.
+/// The maximum number of later sequences that overtake the first sequence for which there is no room.
 pub(crate) const MAX_OVERTAKEN: u32 = 32;
 /// The number of waiting sequences, from the front of the queue, that are considered for admission.
 const LOOKAHEAD: usize = 64;
@@ -31,7 +32,7 @@ pub(crate) fn most_blocks(spec: &SequenceSpec, limits: &Limits) -> u32 {
 }
 
 impl Scheduler {
-    /// Admits the next sequence that fits, and returns its slot. Returns `None` if no sequence can be admitted.
+    /// Admits the next sequence that fits, and returns its slot. Returns `None` if no sequence is admitted.
     pub(crate) fn admit(&mut self, now: Instant, step: &mut Step, room: &mut FrameRoom) -> Option<SlotId> {
         let (index, prefix, num_new) = self.choose(room)?;
         let mut sequence = self.waiting.take(index)?;

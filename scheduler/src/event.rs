@@ -1,7 +1,7 @@
-//! The events of a sequence. The scheduler reports them to the reader of the sequence.
+//! The events of a sequence, which the scheduler returns for the reader of the sequence.
 //!
-//! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. A cancelled sequence gets
-//! no event, because the reader itself has cancelled it.
+//! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. Cancelling a sequence
+//! makes no event, and no event follows.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub struct Event {
 /// The kinds of events.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SequenceEvent {
-    /// The sequence left the queue after `waited`. Its prompt is now read, except for the first `num_cached` tokens,
-    /// which are in the prefix cache.
+    /// The sequence left the queue for the first time, after `waited`. Its prompt is read from now on, except for the
+    /// first `num_cached` tokens, which are in the prefix cache.
     Admitted { waited: Duration, num_prompt_tokens: u32, num_cached: u32 },
     /// A part of the report on the prompt (log-probabilities and top tokens) that the sequence asked for.
     Prompt(PromptReport),

@@ -1,10 +1,10 @@
 //! Failed rows: a shard reports that a row of a step cannot continue. The other rows go on.
 //!
 //! Entry point: [`Scheduler::fail`]. The sequence ends with one event. Its replies from steps that are under way are
-//! dropped when they come, as for every sequence that has ended. If the values of the row were not finite, all its
-//! blocks leave the prefix cache, including blocks that the sequence found there, so later sequences compute them
-//! again. A sequence that was admitted with such blocks but has read nothing yet goes back to the queue, and then
-//! computes the blocks itself.
+//! dropped when they come, as for every sequence that has ended. If the values of the row were not finite, lookups in
+//! the prefix cache no longer find its blocks, including those that the sequence found there, so later sequences
+//! compute them again. A sequence that was admitted with such blocks but has read nothing yet goes back to the queue,
+//! and then computes the blocks itself.
 
 use proto::RowFailure;
 
@@ -14,8 +14,8 @@ use crate::step::Expected;
 use crate::{Event, Scheduler, SequenceEvent};
 
 impl Scheduler {
-    /// Ends the sequence whose row has failed, and returns its last event. Returns `None` if the sequence has ended
-    /// already.
+    /// Ends the sequence whose row has failed, and returns its last event. Returns `None` if the sequence is no longer
+    /// in the row's slot.
     pub(crate) fn fail(&mut self, failure: RowFailure, expected: &Expected) -> Option<Event> {
         let slot = expected.slot;
         self.rows.admitted(slot, expected.admission)?;
@@ -50,7 +50,7 @@ fn reason(failure: RowFailure) -> &'static str {
     match failure {
         RowFailure::NothingAllowed => "the grammar allows no next token",
         RowFailure::NotFinite | RowFailure::Unspecified => {
-            "the model computed values that are not finite for this sequence; other sequences are not affected"
+            "the model computed values that are not finite for this sequence"
         }
     }
 }

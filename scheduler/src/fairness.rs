@@ -1,9 +1,10 @@
-//! Fair sharing of slots between tenants. When all slots are taken and a waiting tenant has fewer than its equal share,
-//! the tenant with the most slots gives one up: the sequence of that tenant that was admitted last goes back to the
-//! queue and reads its tokens again later.
+//! Fair sharing of slots between tenants. When all slots are taken, a waiting tenant has fewer than its equal share and
+//! another tenant has more, the tenant with the most slots gives one up: the sequence of that tenant that was admitted
+//! last goes back to the queue and is continued later. A sequence whose `num_overtaken` is above 0 does not count as
+//! waiting here.
 //!
-//! So a tenant that is alone can use every slot, and a new tenant waits for one step, not until the sequences of other
-//! tenants end.
+//! So a tenant that is alone can use every slot. If only slots are scarce, and there are no more tenants than slots, a
+//! new tenant need not wait until a sequence of another tenant ends.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +14,9 @@ use crate::step::Step;
 use crate::{Scheduler, Tenant};
 
 impl Scheduler {
-    /// If no slot is free and a waiting tenant has fewer slots than its share, takes a slot from the tenant with the
-    /// most slots and moves a sequence of the waiting tenant to the front of the queue. Must be called before `step`
-    /// has any row.
+    /// If no slot is free, a waiting tenant has fewer slots than its share and another tenant has more, takes a slot
+    /// from the tenant with the most slots and moves a sequence of the waiting tenant to the front of the queue. Must
+    /// be called before `step` has any row.
     pub(crate) fn share_slots(&mut self, step: &mut Step) {
         if self.rows.has_free() || !self.waiting.has_tenants() {
             return;
@@ -25,7 +26,7 @@ impl Scheduler {
             *held.entry(running.sequence.tenant).or_default() += 1;
         }
         let part = (self.rows.len() / held.len().max(1) as u32).max(1);
-        // A sequence that other sequences have overtaken waits for blocks, so a slot would not help it.
+        // A sequence that other sequences have overtaken lacked blocks, so a slot alone would not help it.
         let needs_slot = |sequence: &Sequence| held[&sequence.tenant] < part && sequence.num_overtaken == 0;
         let Some(index) = self.waiting.iter().position(needs_slot) else { return };
         let Some(slot) = self.latest_of_most(&held).filter(|(_, most)| *most > part).map(|(slot, _)| slot) else {

@@ -3,11 +3,11 @@
 //!
 //! Entry points: [`KvPool::lookup`] and [`KvPool::open`] for a sequence that is admitted, [`KvPool::grow`] while it
 //! runs, [`KvPool::cache`] when some of its blocks are full, [`KvPool::drop_first`] when its window has moved past some
-//! blocks, [`KvPool::close`] at its end. A sequence that needs a block gets a free block or, if none is free, an idle
-//! block of the prefix cache.
+//! blocks, [`KvPool::close`] when it leaves its slot. A sequence that needs a block gets a free block or, if none is
+//! free, an idle block of the prefix cache.
 //!
 //! ```text
-//! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open──▶ cached, idle ──evicted──▶ owned by another
+//! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open─── cached, idle ──evicted──▶ owned by another
 //!   ▲────────close───────┘                        └──────────close─────────▲
 //! ```
 //!
@@ -23,7 +23,7 @@ pub(crate) struct KvPool {
     block_size: u32,
     free: Vec<BlockId>,
     is_free: Vec<bool>,
-    /// `None` if prompts are never shared.
+    /// `None` if prefixes are not cached.
     tree: Option<PrefixTree>,
     /// The number of the current step. A row cannot read blocks that another row computes in the same step, so every
     /// cached block has the number of the step that computes it.
@@ -36,15 +36,15 @@ pub(crate) struct KvPool {
 pub(crate) struct BlockTable {
     /// The blocks, in order of position.
     blocks: Vec<BlockId>,
-    /// The nodes of the sequence's tokens in the prefix cache, from the first block on. If another sequence has
-    /// computed the same tokens at the same time, the node holds the block of the other sequence instead of this
-    /// sequence's own block. The two blocks are twins.
+    /// The nodes of the sequence's tokens in the prefix cache, from the first block on. If the cache already had a node
+    /// for the same tokens, that node holds another sequence's block instead of this sequence's own. The two blocks are
+    /// twins.
     path: Vec<NodeId>,
-    /// The number of blocks at the start of the table that the sequence no longer holds, because its window has moved
-    /// past them. They stay in the table, but may now belong to another sequence, and their nodes may have been
-    /// evicted.
+    /// The number of blocks at the start of the table that the sequence does not hold, because they are before its
+    /// window. They stay in the table, but may belong to another sequence, and their nodes may have been evicted.
     num_dead: u32,
     scope: PrefixScope,
+    /// The number of the sequence's own blocks that have a twin.
     num_twins: u32,
 }
 
@@ -97,7 +97,8 @@ impl KvPool {
         self.step += 1;
     }
 
-    /// Returns the longest prefix of the first `num_tokens` tokens, in whole blocks, that the cache has in this scope.
+    /// Returns the longest prefix of the first `num_tokens` tokens, in whole blocks, that the cache has in this scope
+    /// and that earlier steps compute.
     pub(crate) fn lookup(&self, scope: PrefixScope, tokens: &Tokens, num_tokens: u32) -> Prefix {
         let mut prefix = Prefix::nothing(scope);
         let Some(tree) = &self.tree else { return prefix };
@@ -113,8 +114,7 @@ impl KvPool {
         prefix
     }
 
-    /// Returns the number of times that sequences gave up blocks. While this number stays the same, no more blocks
-    /// become available.
+    /// Returns a number that grows whenever blocks may have become available.
     pub(crate) fn num_returns(&self) -> u64 {
         self.num_returns
     }
@@ -134,7 +134,7 @@ impl KvPool {
         count(self.is_free.len()) - self.num_available()
     }
 
-    /// The number of available blocks that are not in `prefix`.
+    /// The number of blocks that stay available if a sequence takes the live nodes of `prefix`.
     pub(crate) fn num_available_beside(&self, prefix: &Prefix) -> u32 {
         let Some(tree) = &self.tree else { return self.num_available() };
         self.num_available() - count(prefix.live_nodes().iter().filter(|node| tree.num_references(**node) == 0).count())
@@ -169,8 +169,8 @@ impl KvPool {
         Some(block)
     }
 
-    /// Puts the full blocks of a table into the prefix cache. `num_tokens` is the number of tokens whose keys and
-    /// values are written by the steps scheduled so far.
+    /// Puts the full blocks of the first `num_tokens` tokens of a table into the prefix cache. The steps scheduled so
+    /// far write the keys and values of these tokens.
     pub(crate) fn cache(&mut self, table: &mut BlockTable, tokens: &Tokens, num_tokens: u32) {
         let Some(tree) = &mut self.tree else { return };
         let (num_cached, num_full) = (count(table.path.len()), num_tokens / self.block_size);
@@ -209,8 +209,8 @@ impl KvPool {
         table.path.iter().any(|node| tree.is_forgotten(*node))
     }
 
-    /// Gives up the first `num_dead` blocks of a table, except those that it gave up before. The steps scheduled from
-    /// here on do not read these blocks. Blocks in the prefix cache stay there until another sequence needs them.
+    /// Gives up those of the first `num_dead` blocks of a table that the sequence still holds. The steps scheduled from
+    /// here on must not read them. Blocks in the prefix cache stay there until they are evicted.
     pub(crate) fn drop_first(&mut self, table: &mut BlockTable, num_dead: u32) {
         if num_dead > table.num_dead {
             for index in table.num_dead as usize..num_dead as usize {

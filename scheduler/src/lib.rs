@@ -2,17 +2,17 @@
 //! change it: `submit`, `cancel`, `set_mask`, `schedule`, `apply` and `fail_all`.
 //!
 //! The scheduler owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences can join and
-//! leave at every step. One step mixes rows that read prompts with rows that generate tokens. `schedule` records the
+//! leave at every step. A step may mix rows that read prompts with rows that generate tokens. `schedule` records the
 //! writes of a step before its reply has come, so it may be called again while steps are under way. `apply` takes the
-//! replies in order, and drops the parts of a reply that belong to sequences that have ended meanwhile. The crate reads
-//! no clock (the time is an argument), opens no socket, takes no lock and has no async code.
+//! replies in order, and drops the parts of a reply whose sequences have left their slots meanwhile. The crate reads no
+//! clock (the time is an argument), opens no socket, takes no lock and has no async code.
 //!
-//! Decode rows come first: each running sequence that has read its prompt generates a token in every step, unless it
-//! waits for a mask. When no block is left for a running sequence, the sequence admitted last goes back to the front of
-//! the queue. That sequence keeps its tokens and reads them again later. Prompts share the token budget of a step
-//! (`prefill`). The queue is served in order, except for sequences for which there is no room (`admission`). Tenants
-//! take turns in the queue (`queue`) and share the slots (`fairness`). Blocks that no layer reads any more return to
-//! the pool (`window`).
+//! Decode rows come first: each running sequence that has read its prompt gets a decode row in every step until its
+//! last token is scheduled, unless it waits for a mask. When no block is left for a running sequence, the sequence
+//! admitted last goes back to the front of the queue. It keeps the tokens whose replies have come, and later reads
+//! those that are no longer in the prefix cache again. Prompts share the token budget of a step (`prefill`).
+//! `admission` says which sequences leave the queue. Tenants take turns in the queue (`queue`) and share the slots
+//! (`fairness`). With an attention window, a sequence gives up the blocks before its window (`window`).
 
 #![forbid(unsafe_code)]
 
@@ -67,15 +67,15 @@ use step::{Expected, Outstanding};
 /// The error for a sequence that could never run under these limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a sequence must have a token to read, a token to generate, and at most {max_blocks} KV blocks. Given: \
-     {num_blocks} blocks"
+    "the sequence cannot run, which is a defect of this server: it must have a token to read, a token to generate, and \
+     at most {max_blocks} KV blocks. Given: {num_blocks} blocks"
 )]
 pub struct SubmitError {
     num_blocks: u32,
     max_blocks: u32,
 }
 
-/// The numbers of sequences and KV blocks in use.
+/// The numbers of sequences, and of KV blocks by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Sequences in the queue.
@@ -99,11 +99,10 @@ pub struct Scheduler {
     waiting: Queue,
     rows: Rows,
     pool: KvPool,
-    /// Slots of rows that have ended. The next step tells the shards to release them.
+    /// Slots that sequences have left. The next step tells the shards to release them.
     ended_slots: Vec<SlotId>,
     outstanding: VecDeque<Outstanding>,
-    /// A time that is not after any sequence's deadline. It is before all of them if it was the deadline of a sequence
-    /// that has ended.
+    /// The earliest deadline of the sequences that have not ended, or an earlier one of a sequence that has.
     next_deadline: Option<Instant>,
     /// The size of the largest mask so far, in bytes.
     mask_bytes: usize,
@@ -159,8 +158,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the next step, or `None` if there is nothing to do: no sequence is left and the shards have released all
-    /// slots, or every sequence waits for a reply, a mask or room. A step may reuse slots that it releases itself.
+    /// Returns the next step, or `None` if that step would have no rows, no releases and no events. A step may reuse
+    /// slots that it releases itself.
     pub fn schedule(&mut self, now: Instant) -> Option<Step> {
         let mut step = Step::with_capacity(self.rows.len() as usize);
         self.pool.begin_step();
@@ -177,17 +176,17 @@ impl Scheduler {
         (!is_empty).then_some(step)
     }
 
-    /// Applies the reply to the oldest step that has no reply yet, and returns the events. The slots and blocks of
-    /// sequences that finished or failed become free.
+    /// Applies the reply to the oldest step with rows that has no reply yet, and returns the events. Sequences that
+    /// finish or fail give up their slots and blocks.
     ///
     /// # Errors
-    /// When the reply does not belong to that step. In that case nothing changes.
+    /// When there is no such step, or the reply does not match it. In both cases nothing changes.
     pub fn apply(&mut self, reply: StepReply) -> Result<Vec<Event>, ReplyMismatch> {
         let outstanding = self.outstanding.front().ok_or(ReplyMismatch::NoStep)?;
         outstanding.check(&reply)?;
         let outstanding = self.outstanding.pop_front().ok_or(ReplyMismatch::NoStep)?;
         let mut events = Vec::with_capacity(reply.rows.len());
-        // Failures come first, so that a failed sequence takes its blocks out of the prefix cache before other
+        // Failures come first, so that blocks that must no longer be found are hidden in the prefix cache before other
         // sequences add theirs.
         let answers = outstanding.rows.iter().zip(&reply.rows);
         for (expected, reply) in answers.filter(|(_, reply)| reply.failure.is_some()) {
@@ -199,7 +198,7 @@ impl Scheduler {
         Ok(events)
     }
 
-    /// Applies a row's part of the reply. If the row's sequence has ended, the part is dropped.
+    /// Applies a row's part of the reply. If the row's sequence has left its slot, the part is dropped.
     fn take(&mut self, expected: &Expected, mut reply: RowReply, events: &mut Vec<Event>) {
         let Some(running) = self.rows.admitted(expected.slot, expected.admission) else { return };
         let id = running.sequence.id;
@@ -228,7 +227,7 @@ impl Scheduler {
         ids.into_iter().map(|id| Event { id, kind: SequenceEvent::Failed(message.to_owned()) }).collect()
     }
 
-    /// Returns the numbers of sequences and KV blocks in use.
+    /// Returns the numbers of sequences, and of KV blocks by use.
     pub fn usage(&self) -> Usage {
         Usage {
             num_waiting: self.waiting.len(),
@@ -254,8 +253,8 @@ impl Scheduler {
         self.next_deadline = running.chain(self.waiting.iter().filter_map(|sequence| sequence.deadline)).min();
     }
 
-    /// Adds a row for every sequence that generates a token, and takes blocks for all running sequences. Sequences are
-    /// preempted if there are not enough blocks.
+    /// Adds a row for every sequence that has read its prompt and can generate a token, and takes blocks for all
+    /// running sequences. Sequences are preempted if there are not enough blocks.
     fn decode(&mut self, step: &mut Step) {
         let mut place = 0;
         while let Some(slot) = self.rows.slot_at(place) {
@@ -273,7 +272,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the blocks before the windows of the running sequences to the pool.
+    /// Makes the running sequences give up the blocks before their windows.
     fn drop_dead_blocks(&mut self) {
         if self.limits.window.is_some() {
             self.rows.iter_mut().for_each(|running| running.drop_dead_blocks(&mut self.pool, &self.limits));
@@ -288,7 +287,8 @@ impl Scheduler {
         step.num_preempted += 1;
     }
 
-    /// Removes a sequence from its slot and returns it. Its full blocks stay in the prefix cache.
+    /// Removes a sequence from its slot and returns it. Before that, `Running::cache` puts its full blocks into the
+    /// prefix cache.
     fn release(&mut self, slot: SlotId) -> Option<Sequence> {
         let mut running = self.rows.remove(slot)?;
         running.cache(&mut self.pool);

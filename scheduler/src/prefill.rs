@@ -1,11 +1,11 @@
 //! The sharing of a step's token budget between prompts. Together, prompts read at most `max_batch_prefill_tokens`
 //! tokens, and no more than fit in a frame.
 //!
-//! Of the prompts that are not fully read, the one that was admitted first gets half of the budget, so that every
-//! prompt is read in a bounded number of steps. The other running prompts come next, those with the fewest unread
-//! tokens first, then prompts from the queue. Each gets at most half of the remaining budget, so that a long prompt
-//! does not hold back short ones. Budget that is still left goes to the same prompts in the same order, except that the
-//! first prompt comes last.
+//! The budget is given out in two rounds. In the first round, the prompt that was admitted first, of those with tokens
+//! to read, gets at most half of the budget. The other running prompts come next, those with the fewest unread tokens
+//! first, then prompts from the queue. Each gets at most half of the remaining budget, so that a long prompt does not
+//! hold back short ones. In the second round, the rest of the budget goes to the same prompts in the same order, except
+//! that the first prompt comes last.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ impl Scheduler {
         for (slot, _) in reading {
             shares.extend(self.share(slot, rest.div_ceil(2), &mut rest));
         }
-        // Nothing is admitted in a step that preempted a sequence: the preempted sequence would be admitted again at
+        // Nothing is admitted in a step that preempted a sequence: the preempted sequence could be admitted again at
         // once and again lack blocks.
         while rest > 0
             && step.num_preempted == 0

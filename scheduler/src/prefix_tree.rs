@@ -2,10 +2,10 @@
 //!
 //! A block's keys and values depend on its tokens and on all tokens before them, so a node is found by its parent node
 //! and its own tokens. Running sequences refer to the nodes of their path that they still read: all nodes, or with an
-//! attention window only the last ones. Only nodes without references can be evicted: first leaves, the least recently
-//! used one first; then nodes with children, the most recently used one first, because that node tends to be the
-//! farthest from the root. Lookups no longer find the descendants of an evicted node, because no other node gets its
-//! name. The order of the hash table has no effect.
+//! attention window only the last ones. Only nodes without references can be evicted: first leaves, the one with the
+//! smallest `last_used` first; then nodes with children, the one with the largest first, because that node tends to be
+//! the farthest from the root. Lookups no longer find the descendants of an evicted node, because no other node gets
+//! its name. The order of the hash table has no effect.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -44,16 +44,16 @@ pub(crate) struct PrefixTree {
     /// The indices of unused nodes.
     unused: Vec<u32>,
     next_name: u64,
-    /// Nodes by parent and tokens. The hash has a random key, so that nobody can choose tokens that collide.
+    /// Nodes by parent and tokens. The hash has a random key, so that tokens that collide are hard to choose.
     children: HashTable<NodeId>,
     hash_builder: DefaultHashBuilder,
-    /// Leaves without references, in order of the step of their last use.
+    /// Leaves without references, in order of `last_used`.
     idle_leaves: BTreeSet<(u64, NodeId)>,
     /// Other nodes without references, in the same order.
     idle_inner: BTreeSet<(u64, NodeId)>,
 }
 
-/// The data of a node in use.
+/// The data of a node.
 #[derive(Debug, Clone, Copy)]
 struct Node {
     /// `None` if the node is unused.
@@ -64,7 +64,8 @@ struct Node {
     num_children: u32,
     /// The step that computes the keys and values of the node.
     computed_in: u64,
-    /// The step in which the last reference was dropped. 0 for forgotten nodes.
+    /// The step of the insertion, later the step in which the last reference was dropped, or 0 if the node was
+    /// forgotten before that.
     last_used: u64,
     /// True if lookups no longer find the node and its descendants. A leaf that is forgotten before its last reference
     /// is dropped is evicted first.
@@ -186,8 +187,8 @@ impl PrefixTree {
         self.has(id) && self.nodes[index(id)].is_forgotten
     }
 
-    /// Evicts a node without references and returns its block. The node is the least recently used leaf, or the most
-    /// recently used inner node if no leaf is idle.
+    /// Evicts a node without references and returns its block: the leaf with the smallest `last_used` or, if no leaf is
+    /// idle, the inner node with the largest.
     pub(crate) fn evict(&mut self) -> Option<BlockId> {
         let (_, id) = self.idle_leaves.pop_first().or_else(|| self.idle_inner.pop_last())?;
         let Node { block, parent, .. } = self.nodes[index(id)];

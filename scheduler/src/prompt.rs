@@ -1,8 +1,8 @@
-//! Prompts: token ids, and the scope within which their keys and values may be shared. Scopes exist because the keys
-//! and values of equal token ids may differ, or may be private.
+//! Prompts: token ids, and the scope within which their keys and values may be shared. Scopes exist because keys and
+//! values may be private.
 //!
 //! Entry points: [`Prompt`], and [`PrefixScope::new`], which takes the properties that separate prompts with equal
-//! token ids. The scope is a part of the key of the prefix tree.
+//! token ids. In the prefix tree, the scope is a part of the key of a first block.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ pub struct Prompt {
     pub scope: PrefixScope,
 }
 
-/// A part of the prefix cache. Prompts of one scope share the blocks of their common prefix. Prompts of other scopes do
-/// not find these blocks.
+/// A part of the prefix cache. Prompts of one scope may share the blocks of their common prefix. Prompts of other
+/// scopes do not find these blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrefixScope(u64);
 
-/// The properties that separate prompts with equal token ids. Future fields are the id of an adapter, and a hash of the
-/// prompt's media, whose placeholders have equal ids.
+/// The properties that separate prompts with equal token ids. Adapters, and media whose placeholders have equal ids,
+/// would each need a field here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ScopeParts<'a> {
     /// The tenant, if tenants must not share blocks.
@@ -34,7 +34,7 @@ pub struct ScopeParts<'a> {
 }
 
 impl PrefixScope {
-    /// The scope of prompts without a tenant and a salt.
+    /// The scope of prompts with neither a tenant nor a salt.
     pub const SHARED: Self = Self(0);
 
     /// Returns the scope of these parts. If `hasher` has random keys, no client can choose parts that collide with the

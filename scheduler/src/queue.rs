@@ -1,22 +1,23 @@
-//! The queue of waiting sequences. Tenants take turns; the sequences of one tenant are in order of arrival. Preempted
-//! sequences go to the front.
+//! The queue of waiting sequences. Tenants take turns; the sequences of one tenant are in the order in which they
+//! entered the queue. Preempted sequences go to the front.
 //!
 //! Tenants take turns by fair queuing (Demers, Keshav and Shenker, 1989): turns are numbered, and a sequence gets the
 //! turn after that of its tenant's previous sequence, but never a turn that has passed. So a tenant with many sequences
-//! delays its own sequences, not those of other tenants.
+//! delays mostly its own.
 //!
-//! The router's limits on requests bound the length of the queue. `admission` decides which sequences leave the queue.
+//! `admission` decides which sequences are admitted.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::sequence::Sequence;
 use crate::{SequenceId, Tenant};
 
-/// The waiting sequences, in order of their turns.
+/// The waiting sequences: those put at the front (preempted, or next by fair sharing), then the others in the order of
+/// their turns.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     waiting: VecDeque<Sequence>,
-    /// The latest turn of all sequences that were admitted.
+    /// The latest turn that has passed: the latest one of the sequences that `take` returned.
     turn: u64,
     /// The turn of each tenant's last sequence.
     last_turns: HashMap<Tenant, u64>,

@@ -1,6 +1,4 @@
 //! The running sequences, by slot and in the order of admission.
-//!
-//! For each slot, the shards store a block table, a history of tokens, and sampling parameters.
 
 use crate::SequenceId;
 use crate::running::Running;

@@ -27,11 +27,12 @@ pub(crate) struct Running {
     pub(crate) table: BlockTable,
     num_to_read: u32,
     num_written: u32,
-    /// The number of tokens that the sequence will have generated after the steps scheduled so far.
+    /// The number of tokens that the sequence will have generated after the steps scheduled so far, unless it ends
+    /// before.
     num_scheduled_tokens: u32,
     /// The reports on the prompt that the sequence's rows ask for.
     wants: PromptWants,
-    /// True if the shards know the sequence.
+    /// True if one of the steps scheduled so far opens the sequence's row.
     is_open: bool,
     /// The number of blocks of the table that were sent to the shards.
     num_told_blocks: usize,
@@ -62,7 +63,7 @@ impl Running {
         end.saturating_sub(self.num_written)
     }
 
-    /// True if the shards know the sequence.
+    /// True if one of the steps scheduled so far opens the sequence's row.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
@@ -74,7 +75,7 @@ impl Running {
             && self.sequence.can_sample(self.num_scheduled_tokens)
     }
 
-    /// Returns the blocks to the pool that the steps scheduled from here on do not read.
+    /// Gives up the blocks that the steps scheduled from here on do not read.
     pub(crate) fn drop_dead_blocks(&mut self, pool: &mut KvPool, limits: &Limits) {
         pool.drop_first(&mut self.table, limits.num_dead_blocks(self.num_written));
     }

@@ -27,9 +27,9 @@ pub struct SequenceSpec {
     pub ignores_eos: bool,
     /// The time at which the sequence times out if it has not ended.
     pub deadline: Option<Instant>,
-    /// True if every token needs a mask, which depends on the tokens before it.
+    /// True if every generated token needs a mask, which depends on the tokens before it.
     pub is_masked: bool,
-    /// The tenant. Tenants take turns in the queue.
+    /// The tenant. Tenants take turns in the queue and share the slots.
     pub tenant: Tenant,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Sequence {
     pub(crate) deadline: Option<Instant>,
     is_masked: bool,
     pub(crate) tenant: Tenant,
-    /// The sequence's turn in the queue. Among sequences with the same turn, the one queued first comes first.
+    /// The sequence's turn in the queue.
     pub(crate) turn: u64,
     pub(crate) scope: PrefixScope,
     /// The mask of the next token. `None` until it is set, and again once the token is known.
@@ -57,10 +57,11 @@ pub(crate) struct Sequence {
     num_reported: u32,
     /// True if the sequence was admitted at least once.
     pub(crate) was_admitted: bool,
-    /// The number of younger sequences that were admitted while there was no room for this sequence.
+    /// The number of later sequences that were admitted while this sequence was the first without room. 0 again once it
+    /// is admitted.
     pub(crate) num_overtaken: u32,
-    /// The value of `KvPool::num_returns` when there was no room for the sequence. There is none until that value
-    /// changes.
+    /// The value of `KvPool::num_returns` when there was no room for the sequence. Until that value changes, the
+    /// sequence counts as blocked.
     pub(crate) blocked_since: Option<u64>,
 }
 
@@ -126,13 +127,13 @@ impl Sequence {
         self.mask.as_ref()
     }
 
-    /// True if a step can sample the token after `num_scheduled` generated tokens. If it needs a mask, all tokens
-    /// before it must be known, because the mask depends on them.
+    /// True if a step can sample the token after `num_scheduled` generated tokens. If that token needs a mask, the mask
+    /// must be set, and all tokens before it must be known.
     pub(crate) fn can_sample(&self, num_scheduled: u32) -> bool {
         !self.is_masked || (self.mask.is_some() && num_scheduled == self.num_new_tokens())
     }
 
-    /// Returns the reports on the prompt that are still missing.
+    /// Returns the reports to ask for: the wanted ones, until the whole prompt is reported.
     pub(crate) fn wants(&self) -> PromptWants {
         if self.num_reported < self.tokens.prompt_len() { self.wants } else { PromptWants::default() }
     }

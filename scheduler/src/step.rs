@@ -9,17 +9,16 @@ use crate::reply_mismatch::ReplyMismatch;
 use crate::slot::{Admission, SlotId};
 use crate::wants::ExpectedReport;
 
-/// One step: the rows that the shards run, and the events of sequences that were admitted or timed out.
+/// One step: the slots to release, the rows to run, and the events of sequences that were admitted or timed out.
 #[derive(Debug, Default)]
 pub struct Step {
-    /// Slots whose rows have ended. They are sent to the shards before the rows, because rows may reuse the slots.
+    /// Slots that sequences have left. They are sent to the shards before the rows, because rows may reuse the slots.
     pub(crate) releases: Vec<SlotId>,
-    /// First the rows that read the token that they sampled in an earlier step, then the rows that read chunks of
-    /// prompts.
+    /// First the rows that read the token that they sampled in an earlier step, then the rows that read given tokens.
     pub rows: Vec<Row>,
     /// The events of sequences that were admitted or timed out.
     pub events: Vec<Event>,
-    /// The number of sequences that went back to the queue because there were no blocks for them.
+    /// The number of sequences that went back to the queue because a running sequence lacked a block.
     pub num_preempted: u32,
     /// The number of sequences that went back to the queue because their tenant had more than its share of the slots.
     pub num_displaced: u32,

@@ -25,8 +25,7 @@ impl Tokens {
 
     /// The number of prompt tokens.
     pub(crate) fn prompt_len(&self) -> u32 {
-        // A prompt has fewer than 2^32 tokens, because `submit` refuses a prompt that needs more blocks than the KV
-        // cache has.
+        // A prompt has fewer than 2^32 tokens, because sequences have at most `proto::MAX_SEQUENCE_TOKENS`.
         self.prompt.len() as u32
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Entry points: [`PromptWants`], with which a sequence is submitted; [`PromptWants::ask`], which puts the wanted
 //! reports into a row of a step; [`ExpectedReport`], which checks a reply and turns it into a [`PromptReport`]. Each
-//! token of a prompt is reported once, in order: a sequence that was preempted reads its tokens again, but reports only
-//! the tokens that it had not reported before.
+//! token of a prompt but the first is reported once, in order: a sequence that was preempted reads its tokens again,
+//! but reports only the tokens that it had not reported before.
 
 use std::ops::Range;
 
@@ -19,13 +19,14 @@ pub struct PromptWants {
     pub logprobs: Option<u32>,
 }
 
-/// One step's report on a prompt. The reports of all steps together cover the whole prompt.
+/// A report on tokens of a prompt. The reports of all steps together cover every token but the first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PromptReport {
     /// The log-probabilities of consecutive prompt tokens. The first step's report begins with the second token of the
     /// prompt.
     pub logprobs: Vec<f32>,
-    /// The most probable tokens at each of these positions. Empty if the sequence does not ask for them.
+    /// The most probable tokens at each of these positions. A step's report has none if the sequence does not ask for
+    /// them.
     pub top_tokens: Vec<TopTokens>,
 }
 

@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-/// An attack. All connections start at the same time, and each sends its next request after the answer to the previous
-/// one.
+/// An attack. All connections start at the same time, and each sends its next request when the previous one is over.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attack {
     /// The name on the command line and in the report.
@@ -17,7 +16,8 @@ pub(crate) struct Attack {
     pub(crate) connections: usize,
     /// The time between an answer and the next request of a connection.
     pub(crate) pause: Duration,
-    /// Creates the requests. The connections send them in order, again and again, each starting at another one.
+    /// Creates the requests. The connections send them in order, again and again, and start at different ones as far as
+    /// there are enough.
     pub(crate) requests: fn() -> Vec<Request>,
     /// How a connection treats its request and the answer.
     pub(crate) manner: Manner,

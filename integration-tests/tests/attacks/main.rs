@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Under every attack no stream may be lost, and the router must stay within the memory budget that it logs at its
-//! start. Afterwards the gauges must be zero, the router must have returned its memory, and structured output must be
-//! accepted. The gaps between the events of the streams are printed. They are part of the verdict only with
-//! `--measure`, which also attacks for longer, because times mean nothing on a machine that does other work at the same
-//! time.
+//! start. Afterwards the gauges must be zero, the memory of the router must have fallen, and structured output must be
+//! accepted. The gaps between the events of the streams, and the time until structured output is accepted, are printed.
+//! They are part of the verdict only with `--measure`, which also attacks for longer, because times mean nothing on a
+//! machine that does other work at the same time.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its results")]
 

@@ -46,7 +46,7 @@ pub(crate) fn extreme_parameters() -> Vec<Request> {
     requests.chain([post("/v1/chat/completions", &chat)]).collect()
 }
 
-/// Grammars that take extremely long to compile for their length.
+/// Grammars that would take extremely long to compile for their length.
 pub(crate) fn nested_grammars() -> Vec<Request> {
     [20_000, 40_000, 262_000].map(|len| with_grammar("lark", nested_grammar(len), 20)).into()
 }
@@ -94,8 +94,7 @@ pub(crate) fn short_requests() -> Vec<Request> {
     vec![generate("Once", &json!({"max_new_tokens": 1}))]
 }
 
-/// Requests to routes that generate nothing, with texts as long as a body allows, as long as a prompt of the demo
-/// model, and shorter.
+/// Requests to routes that generate nothing, with texts of three lengths, the longest as long as a body allows.
 pub(crate) fn long_texts() -> Vec<Request> {
     let of_len = |len: usize| {
         let text = "a ".repeat(len / 2);
@@ -120,7 +119,7 @@ pub(crate) fn many_messages() -> Vec<Request> {
         .into()
 }
 
-/// Requests for 128 choices, with prompts as long as the body allows and as long as the server accepts.
+/// Requests for 128 choices, with prompts of two lengths, the longer one as long as a body allows.
 pub(crate) fn many_choices() -> Vec<Request> {
     let of_len = |len: usize| {
         let text = "a ".repeat(len / 2);
@@ -143,7 +142,7 @@ pub(crate) fn large_bodies() -> Vec<Request> {
     vec![generate(&"a ".repeat(LARGE / 2), &json!({"max_new_tokens": 1}))]
 }
 
-/// Schemas of objects with more optional members than the server can process in a step.
+/// Schemas of objects with many optional members, whose masks are expensive.
 pub(crate) fn many_properties() -> Vec<Request> {
     [400, 499, 700, 1000]
         .map(|count| {
@@ -154,7 +153,7 @@ pub(crate) fn many_properties() -> Vec<Request> {
         .into()
 }
 
-/// A request for all rows that one of two API keys may have, until the context is full.
+/// A request for all sequences that one of two API keys may have at a time, running and waiting, each of 900 tokens.
 pub(crate) fn all_rows_of_a_key() -> Vec<Request> {
     vec![post(
         "/v1/completions",
@@ -162,7 +161,7 @@ pub(crate) fn all_rows_of_a_key() -> Vec<Request> {
     )]
 }
 
-/// A request for about half of a server's rows, until the context is full.
+/// A request for almost half of the sequences that a server accepts, each of 900 tokens.
 pub(crate) fn half_of_the_rows() -> Vec<Request> {
     vec![post(
         "/v1/completions",

@@ -8,8 +8,8 @@ use crate::requests::{Dialect, Request};
 /// The parts of one choice of an answer that are checked further.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
-    /// True if the model ended the choice. A choice that ended at the token limit or at a stop string may have any
-    /// text.
+    /// True if the model is known to have ended the choice. A choice that ended at the token limit or at a stop string
+    /// may have any text.
     pub(crate) has_ended: bool,
     pub(crate) text: String,
     /// The arguments of the function calls, each as JSON text.

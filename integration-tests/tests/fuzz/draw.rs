@@ -1,8 +1,8 @@
 //! Random choices, which are the same for the same seed. Each request also has a random mood: the share of optional
 //! parts that it has, and whether it may be illegal.
 
-/// The distance between the seeds of two runs for the random number generator. A client adds its number, so no client
-/// of one run has the seed of another run's client.
+/// The distance between the seeds of two runs for the random number generator. A client adds its number, which is
+/// smaller, so no client of one run has the seed of another run's client.
 const CLIENTS_PER_SEED: u64 = 1 << 8;
 /// One in this number of requests may be illegal. Of its values, one in [`VALUES_PER_WILD_ONE`] may be.
 const REQUESTS_PER_WILD_ONE: u32 = 5;

@@ -1,5 +1,5 @@
-//! Parses streams, checks that they start, continue and end as their dialect demands, and returns the texts and the
-//! calls in them.
+//! Parses streams, checks that they continue and end as their dialect demands, and returns the texts and the calls in
+//! them.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::logprobs;
 use crate::requests::{Dialect, Request};
 use crate::verdict::{check_failure, parse, sentence};
 
-/// The data of the last event of OpenAI's streams.
+/// The data of the last event of a stream of completions or chats.
 const DONE: &str = "[DONE]";
 
 /// An event of a stream.

@@ -1,4 +1,4 @@
-//! Grammars of all kinds: valid ones, and ones that the server refuses.
+//! Grammars of all kinds: valid ones, and ones that the server should refuse.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Sends random requests to the real engine. They cover every parameter of every dialect over its legal range and
-//! somewhat beyond. Six clients send them, some of which disconnect early.
+//! Sends random requests to the real engine. They set parameters of all dialects, over their legal ranges and somewhat
+//! beyond. Six clients send them, and sometimes disconnect early.
 //!
 //! ```text
 //! cargo test -p integration-tests --test fuzz                          # as in CI: 25 seconds

@@ -4,11 +4,11 @@
 use crate::body::Body;
 use crate::draw::Draw;
 
-/// Special points of 32-bit floats: the zeros, the smallest subnormal and normal numbers, the largest number, and
-/// numbers between them.
+/// Special points of 32-bit floats: the zeros, numbers close to the smallest subnormal, the smallest normal and the
+/// largest number, and numbers between them.
 const EDGES: [f64; 15] =
     [0.0, -0.0, 1e-45, 1e-40, 1.2e-38, 1e-30, 1e-20, 1e-8, 1e-4, 0.01, 1.0, 100.0, 1e20, 1e38, 3.4e38];
-/// Values that most parameters reject.
+/// Values of which each parameter rejects some.
 const BEYOND: [f64; 15] =
     [0.0, -0.0, -1e-45, -1.0, -3.4e38, 1e-38, 0.0099, 1.000_001, 2.000_001, 100.001, 1e20, 1e38, 3.4e38, 1e39, 1e308];
 

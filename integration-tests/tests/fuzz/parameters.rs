@@ -29,8 +29,8 @@ const MAX_BIASES: usize = 300;
 const BIASES: [f64; 6] = [-100.0, 100.0, 0.0, 1e-45, -0.5, 5.0];
 const BIASES_BEYOND: [f64; 3] = [101.0, -3.4e38, 1e308];
 
-/// One in this number of requests has a grammar. One in [`REQUESTS_PER_LONG_ONE`] has no limit on its tokens except the
-/// context.
+/// One in this number of requests has a grammar. One in [`REQUESTS_PER_LONG_ONE`] does not set the maximum number of
+/// tokens.
 const REQUESTS_PER_GRAMMAR: u32 = 5;
 const REQUESTS_PER_LONG_ONE: u32 = 60;
 const MAX_TOKENS: [i64; 10] = [1, 1, 2, 3, 5, 8, 8, 12, 20, 60];
@@ -74,8 +74,8 @@ pub(crate) fn native(draw: &mut Draw, is_stream: bool) -> (Body, Form) {
     (body, form)
 }
 
-/// Sets the fields of OpenAI's routes, except for the maximum number of tokens. Returns the form that an answer has if
-/// the model ends it.
+/// Sets the fields that OpenAI's routes share, except for the maximum number of tokens. Returns the form that an answer
+/// has if the model ends it.
 pub(crate) fn openai(draw: &mut Draw, body: &mut Body) -> Form {
     body.set("model", "x");
     numbers::set_floats(&numbers::OPENAI, draw, body);
@@ -89,7 +89,7 @@ pub(crate) fn openai(draw: &mut Draw, body: &mut Body) -> Form {
     grammar.map_or(Form::Any, |grammar| grammar.form())
 }
 
-/// Sets the fields of Anthropic's route, except for the maximum number of tokens. Returns the form that an answer has
+/// Sets the sampling parameters, the thinking and the grammar of Anthropic's route. Returns the form that an answer has
 /// if the model ends it.
 pub(crate) fn anthropic(draw: &mut Draw, body: &mut Body) -> Form {
     body.set("model", "x");

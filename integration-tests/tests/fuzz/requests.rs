@@ -1,4 +1,4 @@
-//! Draws requests: one function for each route, and the frequency of each route.
+//! Draws requests to the routes, each with a certain frequency.
 
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 //! | status | right if |
 //! |---|---|
 //! | 200 | the body has the shape of its dialect, ends as it must, and has the requested form |
-//! | 400, 413, 422, 429 | always: a request may be invalid or too large |
+//! | 400, 413, 422, 429 | the body is an error: a request may be invalid or too large, or too much for now |
 //! | 424 | the message is about one row: one of [`ROW_FAILURES`] |
 //!
 //! Any other status is wrong, including every 5xx. A message that reports a defect of the server is always wrong.
@@ -19,8 +19,8 @@ use crate::{events, logprobs};
 const FAILURE: &str = "Request failed during generation: ";
 /// The permitted reasons of a failed generation: starts of messages about a row that fails alone, from
 /// `scheduler/src/failure.rs` and `router/src/grammar/matcher.rs`. The message about non-finite numbers is not
-/// permitted, because the demo's weights are finite and `proto/src/sampling.rs` promises that scores stay finite with
-/// all legal parameters.
+/// permitted, because the demo's weights are finite and the legal ranges in `proto/src/sampling.rs` are meant to keep
+/// scores finite.
 const ROW_FAILURES: [&str; 2] = ["the grammar allows no next token", "the grammar cannot be followed: "];
 /// The words with which a message reports a defect of the server.
 const DEFECT: &str = "defect of this server";

@@ -49,7 +49,7 @@ fn a_killed_shard_ends_every_stream_with_one_error() {
         assert!(stream.next().unwrap().get("token").is_some());
     }
     let shard = server.child("shard");
-    // The shard is stopped first, so that no stream finishes before the shard dies.
+    // The shard is stopped first, so that no more streams finish before it dies.
     send_signal(shard, Signal::STOP);
     send_signal(shard, Signal::KILL);
     let ends: Vec<Value> = streams.into_iter().map(terminal_event).collect();

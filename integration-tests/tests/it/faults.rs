@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::failures::{last_error, terminal_event, wait_until_gone};
 
-/// The maximum time from a fault to the exit of the launcher: the longest deadline of the server (20 s), and 10 s more.
+/// The maximum time from a fault to the exit of the launcher. It is longer than the server's deadlines for silent
+/// shards.
 const END_DEADLINE: Duration = Duration::from_secs(30);
 /// The launcher's exit status after a device process failed.
 const DEVICE_FAILED: i32 = 17;
@@ -90,7 +91,8 @@ impl Case {
         }
     }
 
-    /// Injects the fault while requests are served, and checks that every waiting client gets exactly one error.
+    /// Injects the fault into a server that serves or has served requests, and checks that every waiting client gets an
+    /// error.
     fn strike_while_serving(self, client: &Client, interposer: &Interposer) {
         let body = |inputs: &str| json!({"inputs": inputs, "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 1}});
         if self.moment == Moment::Idle {

@@ -9,7 +9,7 @@ use integration_tests::{COMMIT, Hub, HubFault, MODEL_ID};
 use crate::hub::{User, tiny};
 
 const LARGE: &str = "model-00001-of-00002.safetensors";
-/// The maximum number of bytes that the Hub sends before it notices that the client has stopped reading.
+/// An allowance for bytes that the Hub sends before it notices that the client is gone.
 const SLACK: u64 = 1 << 17;
 
 /// Returns files that only look like a model: two large weight files with their index, and small files.

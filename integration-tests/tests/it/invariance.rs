@@ -126,7 +126,7 @@ fn check(fixture: &str, settings: &[Setting]) {
 
 #[test]
 fn an_answer_does_not_depend_on_what_else_happens() {
-    // On other devices compiling takes a minute per setting, so only the last setting, which also preempts, is tested
+    // On other devices compiling takes long for each setting, so only the last setting, which also preempts, is tested
     // there.
     let settings = if test_device() == "cpu" { &SETTINGS[..] } else { &SETTINGS[4..] };
     check("tiny-llama-gqa-untied", settings);

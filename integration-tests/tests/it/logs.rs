@@ -144,7 +144,7 @@ fn the_reason_of_an_exit_is_told_once_whatever_the_filter() {
     }
     for level in ["info", "off", "launcher=info"] {
         check_reason(Server::builder("demo", "cpu").flag("--num-shard", 4), level, "--num-shard");
-        // The shard and the router find this error at the same time.
+        // The launcher and the shard both check this limit.
         check_reason(Server::builder("demo", "cpu").flag("--max-total-tokens", 4_000_000), level, "4000000");
     }
 }

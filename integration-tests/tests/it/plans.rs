@@ -1,5 +1,5 @@
-//! Tests of `plan`, for which a temporary folder stands in for a machine's root directory, and of the exit status when
-//! a device is missing.
+//! Tests of `plan`, for which a temporary folder may stand in for a machine's root directory, of the exit status when a
+//! device is missing, and of flags and variables.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

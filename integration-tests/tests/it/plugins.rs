@@ -1,5 +1,5 @@
-//! Tests of `plugin list` and `plugin fetch`, as a user types them. No test uses the network: pip is a script and the
-//! wheels are fake.
+//! Tests of `plugin list` and `plugin fetch`, as a user types them. No test uses the network: the wheels are fake, and
+//! pip is a script or gets an index that it cannot reach.
 
 use std::io::Write as _;
 use std::path::Path;

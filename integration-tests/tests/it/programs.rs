@@ -176,7 +176,7 @@ fn a_cache_that_cannot_be_written_is_a_warning() {
     if !is_testable() {
         return;
     }
-    // The path is below a file, because root may write everywhere else but cannot create a folder there.
+    // The path is below a file, because not even root can create a folder there.
     let file = tempfile::NamedTempFile::new().unwrap();
     let finished = serve_and_stop(small(&file.path().join("programs")).start());
     assert_eq!(num_new(&finished), programs(&finished).len());
@@ -185,8 +185,8 @@ fn a_cache_that_cannot_be_written_is_a_warning() {
     assert_eq!(fs::read(file.path()).unwrap(), b"");
 }
 
-/// Returns the body of one of many different requests: with prompts of at most 60 tokens, every kind of sampler, and
-/// with and without details.
+/// Returns the body of one of many different requests: with short prompts of different lengths, several kinds of
+/// samplers, and with and without details.
 fn mixed_body(number: usize) -> Value {
     let inputs = "a ".repeat(number * 2 % 29).trim_end().to_owned() + ".";
     let mut parameters = json!({"max_new_tokens": 1 + number % 3});

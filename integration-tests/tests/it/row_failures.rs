@@ -1,5 +1,5 @@
-//! Tests of a sequence whose numbers are not finite: its request fails, and no other request is affected, with any
-//! number of shards.
+//! Tests of a sequence whose numbers are not finite: its request fails, and no other request is affected, with one
+//! shard and with two.
 //!
 //! The model is the demo model, except that the embedding of one token becomes infinite when the model multiplies it.
 

@@ -34,7 +34,7 @@ fn start(directory: &Path, max_batch_total_tokens: u32) -> Server {
         .start()
 }
 
-/// Returns 200 generated tokens after a prompt of about 150 tokens.
+/// Returns 200 generated tokens after a prompt of more than 100 words.
 fn answer(client: &Client, number: usize) -> String {
     let inputs = format!("Story {number}. {}", "Tom and Lily are in the garden. They see a big red ball. ".repeat(8));
     let parameters = json!({"max_new_tokens": 200, "ignore_eos_token": true, "seed": number, "temperature": 1.1});

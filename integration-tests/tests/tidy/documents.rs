@@ -1,5 +1,6 @@
-//! Checks that the documents name only paths and flags that exist, that ARCHITECTURE.md (the map) names every crate and
-//! every page about decisions, and that every row of the lineage (`docs/lineage.md`) has a test or a reason.
+//! Checks of documents: the paths in some of them and the flags in docs/limits.md exist, ARCHITECTURE.md (the map)
+//! names every crate and every page about decisions, and every row of the lineage (`docs/lineage.md`) has a test or a
+//! reason.
 
 use crate::tree::{CRATES, read, root};
 
@@ -16,7 +17,8 @@ struct Row<'a> {
     text: &'a str,
 }
 
-/// The texts between backticks. Each comes after the text between the previous quotation and this one.
+/// The texts between backticks, each as a pair: first the text between the previous quotation and this one, then this
+/// one.
 fn quotes(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut parts = text.split('`');
     std::iter::from_fn(move || Some((parts.next()?, parts.next()?)))

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::tree::{SourceFile, read, root, rust_files};
 
-/// For each crate, the other crates of this workspace that it may use. ARCHITECTURE.md has the reasons.
+/// For each crate, the other crates of this workspace that it may use, apart from tests and build scripts.
 const MAY_USE: [(&str, &[&str]); 19] = [
     ("proto", &[]),
     ("model-files", &[]),

@@ -1,5 +1,5 @@
-//! The rules of the tree that a machine can check: sizes, first lines, doors, documents, and dependencies between
-//! crates.
+//! The rules of the tree that a machine can check: sizes, first lines, English, doors, documents, and dependencies
+//! between crates.
 
 mod documents;
 mod doors;

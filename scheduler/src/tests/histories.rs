@@ -2,10 +2,9 @@
 //! any order.
 //!
 //! The tests check that no slot or block leaks or has two owners, that no budget is exceeded, that every sequence ends
-//! exactly once and generates the same tokens as when it runs alone, and that no sequence starves. Once no sequence is
-//! submitted any more, the sequence that was admitted first is never preempted. In every step that sequence gets a
-//! decode row, or at least half of the prefill budget. So the number of steps until all sequences end is bounded by
-//! their numbers of tokens.
+//! exactly once and generates the same tokens as when it runs alone, and that no sequence starves. The last check runs
+//! once no sequence is submitted any more: the number of steps until all sequences end has a bound, which is computed
+//! from their numbers of tokens.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +17,8 @@ use super::shard_model::{MASKED, ShardModel, completion, mask_after};
 use super::{EOS, limits, scope};
 use crate::*;
 
-/// Returns the number of histories of a test run: the environment variable `HILO_HISTORIES`, or 1000.
+/// Returns the number of histories of a test run: the environment variable `HILO_HISTORIES`, or 1000 if it is not a
+/// number.
 fn num_histories() -> u32 {
     std::env::var("HILO_HISTORIES").ok().and_then(|number| number.parse().ok()).unwrap_or(1000)
 }
@@ -134,7 +134,7 @@ struct Reader {
     masked_at: Option<usize>,
 }
 
-/// A scheduler, a shard with at most `window` steps under way, and the readers of all sequences.
+/// A scheduler, a shard with at most `window` steps under way, and the readers of the sequences that have not ended.
 struct Simulation {
     limits: Limits,
     scheduler: Scheduler,
@@ -269,7 +269,8 @@ impl Simulation {
         events.into_iter().for_each(|event| self.see(event));
     }
 
-    /// Checks that a step is within the size limit. A step that opens only one sequence may be larger.
+    /// Checks that a step is within the size limit, with 40 more bytes for each row and for the step. A step that opens
+    /// only one sequence may be larger.
     fn check_bytes(&self, step: &Step) {
         let kind = Some(command::Kind::Step(proto::Step { rows: step.rows.clone() }));
         let mut bytes = Vec::new();
@@ -412,7 +413,7 @@ proptest! {
 /// Checks that histories really share blocks, preempt sequences and have failures.
 #[test]
 fn histories_share_preempt_and_fail() {
-    // With an attention window, sequences more often wait for blocks than they are preempted.
+    // With an attention window, fewer sequences are preempted.
     for (window, num_blocks, least_preempted) in [(None, 16, 6), (Some(9), 9, 1)] {
         check_busy_history(Limits { window, ..limits(5, 20, num_blocks) }, least_preempted);
     }

@@ -1,6 +1,6 @@
-//! A model of a shard for tests. It checks every step as a real shard does. Each position of its KV cache stores a
-//! number that depends on all tokens up to that position. So a test fails if a row reads a wrong block, or a block that
-//! another row has overwritten.
+//! A model of a shard for tests, which also checks the steps. Each position of its KV cache stores a number that
+//! depends on all tokens up to that position. So a test fails if a row reads a wrong block, or a block that another row
+//! has overwritten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub(super) struct Row {
     blocks: Vec<u32>,
     /// The index of the first of `blocks` that the current step may read. Earlier blocks may belong to other rows.
     first_live: usize,
-    /// The expected number of each token, computed from the row's own tokens.
+    /// The expected number of each token, computed from the row's own tokens; poison once the row has read poison.
     entries: Vec<u64>,
     num_generated: u32,
     /// `None` while the prompt is read.
@@ -33,7 +33,7 @@ pub(super) struct ShardModel {
     pub(super) rows: BTreeMap<u32, Row>,
     /// `[num_blocks, BLOCK]`
     cache: Vec<u64>,
-    /// Prompt tokens read so far.
+    /// The number of given tokens read so far.
     pub(super) num_read: u64,
     /// The poisoned blocks of rows whose failure the scheduler knows.
     known_bad: BTreeSet<u32>,
@@ -95,7 +95,7 @@ fn first_read(window: Option<u32>, position: u32) -> u32 {
     window.map_or(0, |window| (position + 1).saturating_sub(window))
 }
 
-/// Returns the number of blocks that no token from `position` on reads.
+/// Returns the number of first blocks of a row that no token from `position` on reads.
 fn num_dead_blocks(window: Option<u32>, position: u32) -> usize {
     (first_read(window, position) / BLOCK) as usize
 }
@@ -196,7 +196,7 @@ impl ShardModel {
         }
     }
 
-    /// Poisons the number of an open row's last token, unless no token will read the block again.
+    /// Poisons the number of an open row's last token, if there is one and a later token reads its block.
     pub(super) fn poison(&mut self, index: usize) {
         let row = self.rows.values().nth(index % self.rows.len().max(1)).filter(|row| row.position > 0);
         let Some(row) = row else { return };

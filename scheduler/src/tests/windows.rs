@@ -132,7 +132,8 @@ fn what_a_sequence_gives_back_lets_another_one_in() {
     drain(&mut rig);
 }
 
-/// The first of two sequences moves past the shared prompt while the second one still reads the end of that prompt.
+/// The first of two sequences moves past the shared prompt while the second one, which waits for its mask, still needs
+/// the end of that prompt.
 #[test]
 fn what_one_sequence_gives_back_stays_with_the_other() {
     let mut rig = rig(2, 100, 50);

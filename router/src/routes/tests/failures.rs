@@ -189,10 +189,7 @@ async fn when_the_shard_dies_every_request_is_told_once() {
 #[tokio::test]
 async fn a_row_that_fails_ends_alone_and_everybody_else_goes_on() {
     for (kind, reason) in [
-        (
-            RowFailure::NotFinite,
-            "the model computed values that are not finite for this sequence; other sequences are not affected",
-        ),
+        (RowFailure::NotFinite, "the model computed values that are not finite for this sequence"),
         (RowFailure::NothingAllowed, "the grammar allows no next token"),
     ] {
         // A row whose prompt is "x" (token 93) fails after three generated tokens.
