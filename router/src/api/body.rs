@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::state::AppState;
 
 /// Bodies of at least this number of bytes are parsed on a thread of their own (see `crate::aside`), because parsing
-/// JSON with many small values takes 50 ns per byte.
+/// JSON with many small values takes long.
 const MIN_ASIDE_BYTES: usize = 32 << 10;
 
 /// A parsed body.
@@ -30,7 +30,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for JsonBody<T>
 /// Reads the whole body and parses it with `parse`.
 ///
 /// # Errors
-/// As [`IncomingBody::read`], and the errors of `parse`.
+/// As [`IncomingBody::read`] and [`parse_aside`].
 pub(crate) async fn read_as<T: Send + 'static>(
     request: Request,
     state: &AppState,
