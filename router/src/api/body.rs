@@ -46,7 +46,7 @@ pub(crate) async fn read_as<T: Send + 'static>(
 /// requests.
 ///
 /// # Errors
-/// The errors of `parse`, and an error when no thread can be started for a large body.
+/// The errors of `parse`, and for a large body an error when no thread can be started or `parse` panics.
 pub(crate) async fn parse_aside<T: Send + 'static>(
     bytes: Bytes,
     state: &AppState,
@@ -56,7 +56,8 @@ pub(crate) async fn parse_aside<T: Send + 'static>(
         return parse(&bytes);
     }
     let parsed = state.aside().run(move || parse(&bytes)).await;
-    parsed.unwrap_or_else(|| Err(ApiError::BodyRead("no thread could be started to parse it".to_owned())))
+    let failure = "no thread could be started to parse it, or the parser panicked";
+    parsed.unwrap_or_else(|| Err(ApiError::BodyRead(failure.to_owned())))
 }
 
 /// Parses the JSON object in `bytes`.

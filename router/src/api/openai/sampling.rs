@@ -12,7 +12,7 @@ use crate::api::{logit_bias, schemas, stop};
 use crate::grammar::Grammar;
 use crate::validation::GenerationOptions;
 
-/// The sampling parameters of every route of OpenAI's API.
+/// The parameters that all generating routes of OpenAI's API share.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
 pub(crate) struct OpenAiSampling {
     pub(in crate::api) temperature: Option<f32>,
