@@ -118,7 +118,7 @@ pub struct HttpArgs {
     pub compute_type: Option<String>,
 }
 
-/// How conversations are written for the model, and what it is asked where a request does not say.
+/// The chat template, and the defaults of sampling parameters.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Conversations")]
 pub struct ChatArgs {
@@ -155,9 +155,9 @@ impl GenerationConfig {
     }
 }
 
-/// The limits of one request.
+/// The limits of requests, alone and together, and how requests are checked.
 #[derive(Debug, Clone, PartialEq, Args)]
-#[command(next_help_heading = "Limits of a request")]
+#[command(next_help_heading = "Limits of requests")]
 pub struct LimitArgs {
     /// Max number of requests at a time, running and waiting; a request with `n` or `best_of` counts as that many;
     /// further requests get status 429
@@ -219,7 +219,7 @@ pub struct LimitArgs {
     pub max_client_batch_size: u32,
 }
 
-/// How sequences share the steps.
+/// How sequences share the steps and the KV cache.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Batching and memory")]
 pub struct BatchingArgs {
