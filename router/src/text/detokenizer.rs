@@ -1,5 +1,5 @@
-//! Turns tokens into text, one at a time. Text is held back until its last character is complete, and then the returned
-//! pieces join to the text of all tokens together. Only text that is held back too long is returned incomplete.
+//! Turns tokens into text, one at a time. Text is held back until its last character is complete. The returned pieces
+//! join to the text of all tokens together, except for text that was held back too long and is returned as it is.
 //!
 //! ```text
 //!  ids  ... [ context ][ held back ]

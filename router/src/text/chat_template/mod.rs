@@ -169,7 +169,7 @@ impl ChatTemplate {
         Ok(RenderedChat { text, answer_form })
     }
 
-    /// Returns the text of a conversation, as transformers renders it.
+    /// Returns the text of a conversation, without adapting its messages.
     ///
     /// # Errors
     /// The template's own error message, or the reason why rendering failed.
