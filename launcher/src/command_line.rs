@@ -208,7 +208,7 @@ mod tests {
             assert!(short.contains(flag) && long.contains(flag.split(' ').next().unwrap()), "{flag}");
         }
         assert!(!short.contains("--waiting-served-ratio") && long.contains("--waiting-served-ratio"));
-        for heading in ["Model:", "Hugging Face Hub:", "Processes:", "HTTP:", "Limits of a request:", "Log:"] {
+        for heading in ["Model:", "Hugging Face Hub:", "Processes:", "HTTP:", "Limits of requests:", "Log:"] {
             assert!(long.contains(&format!("\n{heading}\n")), "{heading}");
         }
         for help in [&short, &long, &plan, &health] {

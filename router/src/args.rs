@@ -17,7 +17,7 @@ use crate::memory_size::MemorySize;
 /// The arguments of the router.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct RouterArgs {
-    /// Model to serve: `demo`, the built-in demo model, or the path of a model directory
+    /// Model to serve: `demo`, the built-in demo model, or the path of a model directory or a GGUF file
     #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
     pub model_id: String,
 
@@ -96,7 +96,8 @@ pub struct HttpArgs {
     pub payload_limit: usize,
 
     /// Memory limit of the HTTP process, such as `1GiB`, or a share of the machine's or container's memory, such as
-    /// `25%`; requests that would exceed it get status 429 [default: 25%, at least 512MiB and at most 4GiB]
+    /// `25%`; requests that would exceed it get status 429 or 413 [default: 25%, at least 512MiB and at most 4GiB, or
+    /// more for a large --payload-limit]
     #[arg(long, env)]
     pub memory_budget: Option<MemorySize>,
 
@@ -118,7 +119,7 @@ pub struct HttpArgs {
     pub compute_type: Option<String>,
 }
 
-/// How conversations are written for the model, and what it is asked where a request does not say.
+/// The chat template, and the defaults of sampling parameters.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Conversations")]
 pub struct ChatArgs {
@@ -155,12 +156,12 @@ impl GenerationConfig {
     }
 }
 
-/// The limits of one request.
+/// The limits of requests, alone and together, and how requests are checked.
 #[derive(Debug, Clone, PartialEq, Args)]
-#[command(next_help_heading = "Limits of a request")]
+#[command(next_help_heading = "Limits of requests")]
 pub struct LimitArgs {
-    /// Max number of requests at a time, running and waiting; a request with `n` or `best_of` counts as that many;
-    /// further requests get status 429
+    /// Max number of requests at a time, running and waiting; a request with several prompts, `n` or `best_of` counts
+    /// as that many; further requests get status 429
     #[arg(long, env, default_value_t = 128)]
     pub max_concurrent_requests: u32,
 
@@ -205,12 +206,12 @@ pub struct LimitArgs {
     #[arg(long, env)]
     pub max_queued_tokens: Option<u32>,
 
-    /// Max seconds of a request, including its time in the queue; a slower request ends with status 504 [default: no
-    /// limit]
+    /// Max seconds of a request, including its time in the queue; a slower request ends with status 504, a stream with
+    /// an error [default: no limit]
     #[arg(long, env)]
     pub request_timeout: Option<u64>,
 
-    /// Number of threads that tokenize prompts
+    /// Number of threads that tokenize prompts; half as many more are for long texts
     #[arg(long, env, default_value_t = 2)]
     pub validation_workers: u32,
 
@@ -219,7 +220,7 @@ pub struct LimitArgs {
     pub max_client_batch_size: u32,
 }
 
-/// How sequences share the steps.
+/// How sequences share the steps and the KV cache.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Batching and memory")]
 pub struct BatchingArgs {

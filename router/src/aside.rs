@@ -40,7 +40,7 @@ impl Aside {
     }
 }
 
-/// Returns the number of threads that may run long work at a time: half of the processors, at most four.
+/// Returns the number of threads that may run long work at a time: half of the processors, rounded up, at most four.
 pub(crate) fn num_turns() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2).min(4))
 }

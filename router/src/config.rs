@@ -28,7 +28,7 @@ pub struct ConfigError(Vec<String>);
 pub(crate) struct Config {
     /// The name by which clients know the model.
     pub(crate) model_id: String,
-    /// The directory of the model's files, if `model_id` is not its path.
+    /// The directory of the model's files, if `model_id` does not name them.
     pub(crate) model_path: Option<PathBuf>,
     pub(crate) revision: Option<String>,
     /// The endpoints of the shards, in the order of their numbers.
@@ -39,7 +39,7 @@ pub(crate) struct Config {
     pub(crate) ready_path: Option<PathBuf>,
     pub(crate) endpoint: HttpEndpoint,
     pub(crate) payload_limit_bytes: usize,
-    /// The maximum memory that this process may use, in bytes.
+    /// The memory budget of this process, in bytes.
     pub(crate) memory_budget_bytes: usize,
     pub(crate) generation_config: GenerationConfig,
     pub(crate) api_keys: ApiKeys,
@@ -50,8 +50,8 @@ pub(crate) struct Config {
     pub(crate) batching: BatchingArgs,
 }
 
-/// The average number of bytes per token is below this in every language. If a token limit is small, a prompt may still
-/// have [`MIN_INPUT_LIMIT_BYTES`].
+/// The maximum length of a prompt in bytes for each token that a prompt may have: far more than the average in natural
+/// languages. If a token limit is small, a prompt may still have [`MIN_INPUT_LIMIT_BYTES`].
 const MAX_BYTES_PER_TOKEN: usize = 256;
 const MIN_INPUT_LIMIT_BYTES: usize = 64 << 10;
 
@@ -62,8 +62,8 @@ pub(crate) struct RequestLimits {
     pub(crate) max_best_of: u32,
     pub(crate) max_stop_sequences: u32,
     pub(crate) max_top_n_tokens: u32,
-    /// The share of green tokens, for requests that ask for a watermark. `watermark_delta` is added to the logits of
-    /// these tokens.
+    /// The share of the vocabulary that a watermark favours at each token. `watermark_delta` is added to the logits of
+    /// the favoured tokens.
     pub(crate) watermark_gamma: f32,
     pub(crate) watermark_delta: f32,
     pub(crate) max_input_tokens: u32,
@@ -81,8 +81,8 @@ pub(crate) struct RequestLimits {
 }
 
 impl RequestLimits {
-    /// Returns the maximum size of a prompt's text, in bytes. A longer text surely has too many tokens, so it is
-    /// refused before it is tokenized.
+    /// Returns the maximum size of a prompt's text, in bytes. A longer text is refused before it is tokenized, because
+    /// it most likely has too many tokens.
     pub(crate) fn max_input_bytes(&self) -> usize {
         (self.max_input_tokens as usize).saturating_mul(MAX_BYTES_PER_TOKEN).max(MIN_INPUT_LIMIT_BYTES)
     }
@@ -189,7 +189,8 @@ impl Config {
     /// Returns the limits that apply while serving. `warmup` fills in the limits that the user left open.
     ///
     /// # Errors
-    /// When the user asks for more than the shards can do, or the shards report sizes of 0.
+    /// When the user asks for more than the shards can do, limits contradict each other, or the shards report sizes of
+    /// 0.
     pub(crate) fn serving_limits(&self, warmup: &WarmupReply, model: &ModelInfo) -> Result<ServingLimits, ConfigError> {
         let sizes = warmup.sizes.unwrap_or_default();
         let max_total_tokens = self.limits.max_total_tokens.unwrap_or(sizes.max_total_tokens);
@@ -209,7 +210,7 @@ impl Config {
         let are_zero = [sizes.num_slots, model.block_size, max_batch_prefill_tokens, model.window.unwrap_or(1)];
         if are_zero.contains(&0) {
             errors.push(
-                "the shard must report at least one slot, and at least one token per block, per step and per window"
+                "the shards report no slot, or no token per block, step or window, which is a defect of this server"
                     .to_owned(),
             );
         }
@@ -430,7 +431,7 @@ mod tests {
         assert_eq!(limits.unwrap().scheduler.window, Some(144));
         check_error(
             resolve(&[]).unwrap().serving_limits(&warmup(), &model(Some(0))),
-            &["the shard must report at least one slot, and at least one token per block, per step and per window"],
+            &["the shards report no slot, or no token per block, step or window, which is a defect of this server"],
         );
     }
 

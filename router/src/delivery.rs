@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use crate::generation::Permit;
 use crate::memory::{Account, Held, Part};
 
-/// New events are counted when together they have this many bytes. So a reader that keeps up takes nothing from the
-/// budget.
+/// Unread events are checked each time this many bytes of events were sent. They take memory from the budget only if
+/// the reader has read none of them since the last check, so until its last event a reader that keeps up takes none.
 const BATCH_BYTES: usize = 16 << 10;
 
 /// The maximum time that a response that is not streamed waits for memory that other requests hold.
@@ -123,7 +123,10 @@ impl EventSender {
     /// batcher checks for closed channels before it schedules steps.
     fn put(&self, parcel: Parcel) {
         if let Err(mpsc::error::TrySendError::Full(parcel)) = self.parcels_tx.try_send(parcel) {
-            tracing::error!("an event channel is full: {:?}", parcel.event);
+            tracing::error!(
+                "an event of a sequence is lost, because its channel is full, which is a defect of this server: {:?}",
+                parcel.event
+            );
         }
     }
 }

@@ -12,10 +12,10 @@
 //! | 408 | `request_timeout` | the body came too slowly | send faster |
 //! | 413 | `payload_too_large` | the body exceeds `--payload-limit` or the memory for bodies | send less |
 //! | 415 | `unsupported_media_type` | a compressed body, or a web page (`Origin`) sent no JSON type | send plain JSON |
-//! | 422 | `validation` | a field is missing, of the wrong type or out of range | correct the named field |
+//! | 422 | `validation` | a field is missing, of the wrong type, out of range or not supported | correct that field |
 //! | 422 | `batch size exceeded` | more prompts than `--max-client-batch-size` | send fewer prompts |
-//! | 424 | `generation` | the shards failed | try another server |
-//! | 429 | `overloaded` | too many requests or queued tokens, or no memory | try again after a second |
+//! | 424 | `generation` | the shards failed, the server stops, or only this generation failed | try another server |
+//! | 429 | `overloaded` | too many requests or queued tokens, or no memory or thread | try again after a second |
 //! | 500 | `incomplete_generation`, `internal`, … | a defect of the server | report it |
 //! | 501 | `not_implemented` | a route of OpenAI's for something other than text | use another server |
 //! | 503 | `healthcheck` | the server is stopping, or the shards failed | try another server |
@@ -132,7 +132,7 @@ impl ApiError {
         }
     }
 
-    /// True if part of the request's body may be unread when this error is returned.
+    /// True if this error may have ended the reading of a request's body.
     fn leaves_body(&self) -> bool {
         matches!(
             self,
@@ -186,7 +186,7 @@ impl IntoResponse for ApiError {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // Otherwise the unread rest of a body would be read as the next request.
+        // The rest of the body stays unread, so the connection cannot carry another request.
         if self.leaves_body() {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -367,8 +367,8 @@ impl IntoResponse for AnthropicError {
     }
 }
 
-/// Returns the response to an error with the given body instead of TGI's. The status is 400 when a prompt is too long,
-/// as OpenAI's and Anthropic's clients expect.
+/// Returns the response to an error with the given body instead of TGI's. The status is 400 when the prompt, alone or
+/// with its answer, is too long, as OpenAI's and Anthropic's clients expect.
 fn with_body(body: Value, error: ApiError) -> Response {
     let body = Json(body).into_response().into_body();
     let is_overflow = error.context_overflow().is_some();

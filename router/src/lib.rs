@@ -2,9 +2,9 @@
 //! model runs in the shards.
 //!
 //! Life of a request: a handler in `routes` reads the body with `api` → `api::parameters` makes
-//! [`proto::SamplingParams`] → `generation` takes a permit → `validation` tokenises (`text`) and checks → `generation`
+//! [`proto::SamplingParams`] → `generation` takes a permit → `validation` tokenizes (`text`) and checks → `generation`
 //! submits → the `batcher`'s loop → `scheduler` returns a step → `shard_client` → socket → reply → `scheduler` → events
-//! → `generation::stream` detokenises and looks for stop strings → `api` shapes the response.
+//! → `generation::stream` detokenizes and looks for stop strings → `api` shapes the response.
 //!
 //! The entry point is [`run`]; the launcher calls [`run_as_process`] in a process of its own.
 
@@ -63,8 +63,8 @@ use http_listener::HttpListener;
 use lifecycle::StopRequests;
 use text::ModelText;
 
-/// The maximum number of threads for HTTP, detokenising and the batcher. A few are enough for their small messages, and
-/// the shards need the processors.
+/// The maximum number of threads for HTTP, detokenizing and the batcher. A few are enough for their small messages, and
+/// shards on the CPU need the processors.
 const MAX_ASYNC_THREADS: usize = 4;
 
 /// The error with which the router ends.

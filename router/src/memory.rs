@@ -24,15 +24,16 @@ const STEP_BYTES: usize = 16 << 10;
 /// pages.
 const SHARES: [usize; 6] = [16, 4, 16, 12, 16, 16];
 
-/// The default budget: this share of the memory of the machine or the container, clamped to the two constants below.
+/// The default budget: this share of the memory of the machine or the container, clamped to the two constants below, or
+/// more if the largest body needs more.
 const DEFAULT_PERCENT: u32 = 25;
 const MIN_DEFAULT_BYTES: u64 = 512 << 20;
 const MAX_DEFAULT_BYTES: u64 = 4 << 30;
 
 /// The minimum memory for requests, in bytes.
 const MIN_BYTES: u64 = 64 << 20;
-/// The minimum ratio of the budget to the largest body. The bodies' part of such a budget has room for three times the
-/// largest body: the body, the data parsed from it, and as much again.
+/// The minimum ratio of the budget to the largest body, because only a share of the budget is for bodies, and a body
+/// takes several times its size while it is parsed.
 const BODIES_PER_BUDGET: u64 = 20;
 
 /// The error when the budget is too small for requests or for the largest body.
@@ -62,7 +63,7 @@ pub(crate) struct MemoryBudget {
     pub(crate) bodies: Part,
     /// Text that is being tokenized or put into a template, and the result.
     pub(crate) text: Part,
-    /// Generated text and tokens that clients have not read yet.
+    /// Events and responses that clients have not read yet.
     pub(crate) answers: Part,
     /// Grammars that are being compiled, cached grammars, and the states of sequences in grammars.
     pub(crate) grammars: Part,

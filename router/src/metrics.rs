@@ -1,8 +1,8 @@
 //! The metrics of the router, in one table: name, unit, help text.
 //!
-//! Metrics that TGI or vLLM have too keep their names, so that existing dashboards work; the names of our own metrics
-//! begin with `hilo_`. There is no global recorder: code that counts has a handle. No label contains data from a
-//! request.
+//! Metrics that TGI, vLLM or Prometheus' client libraries have too keep their names, so that existing dashboards work;
+//! the names of our own metrics begin with `hilo_`. There is no global recorder: code that counts has a handle. No
+//! label contains data from a request.
 
 use std::time::SystemTime;
 

@@ -1,7 +1,7 @@
 //! Serves connections with HTTP/1.1, and cuts off clients that are too slow.
 //!
-//! The TLS handshake and the headers must arrive in time, and the client must read responses in time. (`routes` sets
-//! the deadline of request bodies.) The number of connections is limited.
+//! The TLS handshake and the headers must arrive in time, and the client must read responses in time. (`api` sets the
+//! deadline of request bodies.) The number of connections is limited.
 
 use std::io::ErrorKind;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Turns the configuration into a server that can serve: connects to the shards, warms them up, sets the limits, and
 //! creates the modules' state.
 //!
-//! This file opens no port and does not run the batcher; `lifecycle` does.
+//! This file opens no port and does not run the batcher.
 
 use std::sync::Arc;
 

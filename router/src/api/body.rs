@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::state::AppState;
 
 /// Bodies of at least this number of bytes are parsed on a thread of their own (see `crate::aside`), because parsing
-/// JSON with many small values takes 50 ns per byte.
+/// JSON with many small values takes long.
 const MIN_ASIDE_BYTES: usize = 32 << 10;
 
 /// A parsed body.
@@ -30,7 +30,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for JsonBody<T>
 /// Reads the whole body and parses it with `parse`.
 ///
 /// # Errors
-/// As [`IncomingBody::read`], and the errors of `parse`.
+/// As [`IncomingBody::read`] and [`parse_aside`].
 pub(crate) async fn read_as<T: Send + 'static>(
     request: Request,
     state: &AppState,
@@ -46,7 +46,7 @@ pub(crate) async fn read_as<T: Send + 'static>(
 /// requests.
 ///
 /// # Errors
-/// The errors of `parse`, and an error when no thread can be started for a large body.
+/// The errors of `parse`, and for a large body an error when no thread can be started or `parse` panics.
 pub(crate) async fn parse_aside<T: Send + 'static>(
     bytes: Bytes,
     state: &AppState,
@@ -56,7 +56,8 @@ pub(crate) async fn parse_aside<T: Send + 'static>(
         return parse(&bytes);
     }
     let parsed = state.aside().run(move || parse(&bytes)).await;
-    parsed.unwrap_or_else(|| Err(ApiError::BodyRead("no thread could be started to parse it".to_owned())))
+    let failure = "no thread could be started to parse it, or the parser panicked";
+    parsed.unwrap_or_else(|| Err(ApiError::BodyRead(failure.to_owned())))
 }
 
 /// Parses the JSON object in `bytes`.

@@ -34,8 +34,8 @@ impl ChatRequest {
     /// Converts the conversation to the template's inputs.
     ///
     /// # Errors
-    /// When the conversation has no message or too many, a message is malformed, or the request asks for something that
-    /// is not supported.
+    /// When the conversation has no message, or too many messages or tools, a message is malformed, or the request asks
+    /// for something that is not supported.
     pub(crate) fn into_inputs(self, now: DateTime) -> Result<ChatInputs, ApiError> {
         let ending = self.ending()?;
         let wrong = |sentence: String| Err(ApiError::BodyShape(sentence));

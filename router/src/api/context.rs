@@ -1,8 +1,8 @@
 //! The facts about a request that are known before its body is read: its arrival time, its id and its tenant.
 //!
-//! The id is the header `x-request-id`. If the client sends none, or one that is too long, the server chooses a random
-//! id. The id is also in the header of the response and in the log. A trace that the client names (`trace_context`) is
-//! logged too.
+//! The id is the header `x-request-id`. If the client sends none, or one that is empty, too long or not visible ASCII,
+//! the server chooses a random id. The id is also in the header of the response and in the log. A trace that the client
+//! names (`trace_context`) is logged too.
 
 use std::convert::Infallible;
 use std::time::Instant;

@@ -30,7 +30,7 @@ struct Tagged {
 /// Reads an object in one of the module's forms. `null` and the type `text` mean no grammar.
 ///
 /// # Errors
-/// When the type is unknown, or a field that the type needs is missing.
+/// When the type is unknown, or a field that the type needs is missing or malformed.
 pub(super) fn tagged<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Grammar>, D::Error> {
     let tagged = Option::<Tagged>::deserialize(deserializer)?;
     tagged.map_or(Ok(None), Tagged::into_grammar).map_err(D::Error::custom)

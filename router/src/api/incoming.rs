@@ -51,8 +51,8 @@ impl IncomingBody {
     /// Receives the whole body.
     ///
     /// # Errors
-    /// When the body is too large, arrives too slowly, needs more memory than is free or is UTF-16, or `check_headers`
-    /// refuses its headers.
+    /// When the body is too large, arrives too slowly or not whole, needs more memory than is free or is UTF-16, or
+    /// `check_headers` refuses its headers.
     pub(super) async fn read(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_headers(request.headers())?;
         let keeper = request.extensions().get::<RequestMemory>().cloned().unwrap_or_default();

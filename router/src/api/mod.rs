@@ -2,8 +2,8 @@
 //! and of Anthropic's (`anthropic`).
 //!
 //! The rest of the crate does not depend on these shapes, because the handlers in `routes` convert them to the types of
-//! `generation` and `validation` and back. This folder checks the shape of bodies; `validation` checks the values of
-//! parameters.
+//! `generation` and `validation` and back. This folder checks the shape of bodies; `validation` checks the options of
+//! generations.
 
 mod answer_events;
 pub(crate) mod anthropic;

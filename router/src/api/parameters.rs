@@ -50,7 +50,7 @@ impl Parameters {
         self
     }
 
-    /// True if a parameter that only matters for random sampling is set, by the request or by a default.
+    /// True if top-k, the temperature, top-p, min-p or typical-p is set, by the request or by a default.
     fn names_draw(&self) -> bool {
         self.top_k.is_some() || [self.temperature, self.top_p, self.min_p, self.typical_p].iter().any(Option::is_some)
     }
@@ -138,7 +138,7 @@ pub(crate) struct GenerateParameters {
 
 impl GenerateParameters {
     /// Returns the parameters of a request that has no `parameters` object. As in TGI, such a request samples at
-    /// random, while an empty object means greedy decoding.
+    /// random, while an empty object means greedy decoding unless the model's defaults ask for sampling.
     pub(crate) fn absent() -> Self {
         Self { do_sample: Some(true), ..Self::default() }
     }

@@ -1,5 +1,5 @@
-//! Generations as server-sent events: one JSON object per event, a comment while nothing happens, and an error as the
-//! last event.
+//! Generations as server-sent events: events with JSON objects, a comment while nothing happens, and an event with the
+//! error if a generation fails.
 //!
 //! Entry points: [`event_stream`] turns any [`Events`] into a response; [`NativeEvents`] are the events of TGI's
 //! routes, whose streams have no end marker. Events that are ready at the same time are sent together. When a client
@@ -61,7 +61,7 @@ struct EventStream<E> {
     events: E,
     /// The time at which an event or a comment was last sent.
     sent_at: Instant,
-    /// The timer is reset only when it runs out, because a reset at each event would cost more than the event.
+    /// The timer is reset only when it runs out, because a reset at each event would cost more.
     timer: Pin<Box<Sleep>>,
 }
 

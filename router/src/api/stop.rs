@@ -1,6 +1,6 @@
 //! Stop sequences in requests: a list of strings as in TGI's API, or a bare string as OpenAI's clients send it.
 //!
-//! `validation` checks the number of stop sequences, and that none is empty.
+//! `validation` checks the number of stop sequences and their lengths.
 
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};

@@ -1,7 +1,7 @@
 //! Tokens with their offsets in a text: the responses of `/tokenize` and `/chat_tokenize`.
 //!
-//! Each token becomes about 50 bytes of JSON, so a long list is written in pieces while the client reads it. Until the
-//! last piece is written, the text and the tokens count in the memory budget, as other responses do.
+//! A long list is written in pieces while the client reads it, because its JSON is much larger than the text. Until the
+//! last piece of a long list is written, the text and the tokens count in the memory budget.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -129,7 +129,10 @@ impl Iterator for Pieces {
 /// Writes a value as JSON. Serializing numbers and strings into memory never fails.
 fn write(piece: &mut Vec<u8>, value: &impl Serialize) {
     if let Err(error) = serde_json::to_writer(piece, value) {
-        tracing::error!("a token could not be written: {error}");
+        tracing::error!(
+            "a part of the response of /tokenize or /chat_tokenize could not be written, which is a defect of this \
+             server: {error}"
+        );
     }
 }
 

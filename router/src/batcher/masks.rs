@@ -18,8 +18,8 @@ use crate::aside::Aside;
 use crate::grammar::{GrammarMatcher, MaskError, MaskStop};
 
 /// A step waits for masks at most this share of the previous step's time, clamped to the two constants below. The wait
-/// keeps rows with grammars in the same steps as the other rows. Most masks take 0.1 ms. A row whose mask is later than
-/// that misses a step; the other rows do not.
+/// keeps rows with grammars in the same steps as the other rows. A row whose mask comes later misses a step; the other
+/// rows do not.
 const PATIENCE: f64 = 0.25;
 const MIN_PATIENCE: Duration = Duration::from_micros(300);
 const MAX_PATIENCE: Duration = Duration::from_millis(3);
@@ -27,8 +27,8 @@ const MAX_PATIENCE: Duration = Duration::from_millis(3);
 /// The maximum number of rows whose masks one thread computes. More rows are divided between several threads.
 const MASKS_PER_THREAD: usize = 4;
 
-/// The maximum time for a mask. A sequence whose mask takes longer fails. `llguidance` limits its own number of steps
-/// and usually gives up earlier.
+/// The time after which a mask is late: at the next check ([`WATCH_INTERVAL`]) it is stopped, and its sequence fails.
+/// `llguidance` limits its own number of steps and usually gives up earlier.
 const MASK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The interval at which [`compute`] checks for masks that take too long.

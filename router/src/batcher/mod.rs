@@ -2,9 +2,9 @@
 //! scheduler and the connections to the shards.
 //!
 //! Up to [`Rules::step_window`] steps are under way. The next step can be sent before the tokens of the previous one
-//! arrive, because the shards store the token that a row reads next. With two steps under way, the end of a row is
-//! therefore noticed one step late, and the token of that extra step is dropped. The next step waits a short time for
-//! the masks of rows with grammars. When a shard fails, every sequence gets one failure event and the loop ends.
+//! arrive, because the shards store the token that a row reads next. With two steps under way, the end of a row may
+//! therefore be noticed one step late, and the token of that extra step is dropped. The next step waits a short time
+//! for the masks of rows with grammars. When a shard fails, every sequence gets one failure event and the loop ends.
 //!
 //! Files: `handle` submits sequences; `readers` passes on their events; `masks` computes masks; `steps` lists the steps
 //! under way and records their metrics.

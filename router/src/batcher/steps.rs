@@ -73,7 +73,7 @@ impl Steps {
         }
     }
 
-    /// Records a step that is about to be sent. A step that only releases slots has no reply and is not recorded.
+    /// Records a step that is about to be sent. A step that only releases slots is not recorded.
     pub(super) fn begin(&mut self, step: &Step) {
         let num_tokens = step.num_tokens();
         tracing::trace!(rows = step.rows.len(), decoding = step.num_decoding(), tokens = num_tokens, "step");

@@ -38,7 +38,7 @@ function words(schema) {
   });
 }
 
-/** The fields of a type, those of its parts included. */
+/** The fields of a type, those of its nameless parts included. */
 function fields(schema) {
   const parts = (schema.allOf ?? []).flatMap((part) => (part.$ref ? [] : fields(part)));
   const required = new Set(schema.required ?? []);

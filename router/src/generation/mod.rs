@@ -1,5 +1,6 @@
 //! All the work on one request, from permit to last event: permit → validation → submit → tokens → text. The permit is
-//! taken before any slow work. A sequence returns its permit when it ends, however slowly the client reads its events.
+//! taken before the prompt is rendered or tokenized. A sequence returns its permit when it ends, even if the client has
+//! not read its events, unless the memory for unread events is used up.
 //!
 //! A request that cannot be carried out is refused before its response begins. Dropping a generation cancels it: its
 //! event channel closes, and the batcher frees its slots and blocks at the next step.
@@ -84,7 +85,7 @@ impl Generator {
         Self { permits, validator, tokenizer, batcher, metrics, request_timeout, separates_tenants, hasher }
     }
 
-    /// Takes `num_sequences` permits. Must be called before any work on a request.
+    /// Takes `num_sequences` permits. Must be called before the prompt is rendered or tokenized.
     ///
     /// # Errors
     /// When too few permits are free now, or the request needs more permits than a tenant can ever have.
@@ -106,7 +107,7 @@ impl Generator {
     /// Checks the number of sequences of a request whose prompt is ready, and takes its permits.
     ///
     /// # Errors
-    /// When the number of sequences is not allowed for the request or its delivery, or too few permits are free.
+    /// When the request's options do not fit its delivery, or as [`admit`](Self::admit).
     pub(crate) fn admit_request(
         &self,
         tenant: Tenant,
@@ -121,7 +122,7 @@ impl Generator {
     /// Begins a generation that is read token by token.
     ///
     /// # Errors
-    /// When the request cannot be carried out. No generation has begun then.
+    /// When the request cannot be carried out. A sequence that was submitted already is cancelled then.
     pub(crate) async fn stream(
         &self,
         permit: Permit,
@@ -221,7 +222,7 @@ impl Generator {
         try_join_all(choices).await
     }
 
-    /// Validates a request, once for all its sequences.
+    /// Validates a request, once for all its sequences, and takes memory for its tokens.
     async fn prepare(&self, permit: &mut Permit, request: &GenerationRequest) -> Result<Prepared, GenerationError> {
         let mut report = Report::new(&self.metrics, &request.request_id);
         let prepared = async {

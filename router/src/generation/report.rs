@@ -1,5 +1,5 @@
-//! Counts exactly once how each request ended, and logs the timings of a successful one. Users search for this log line
-//! by its message `Success`. If a request asks for several choices, each choice counts as a request.
+//! A report counts exactly once how its request ended, and logs the timings of a successful one. Users search for this
+//! log line by its message `Success`. If a request asks for several choices, each choice counts as a request.
 //!
 //! A request whose client left before the end counts as dropped: a report that is dropped before it has counted an
 //! outcome counts this one. Neither prompts nor completions are ever logged.

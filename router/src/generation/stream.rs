@@ -1,9 +1,9 @@
-//! Turns one sequence's token ids into text: detokenises, finds stop strings, and adds a summary to the last token.
+//! Turns one sequence's token ids into text: detokenizes, finds stop strings, and adds a summary to the last token.
 //!
 //! The texts of the tokens include special tokens. The generated text has no special tokens, except those that the
-//! answer's parser reads. With `wants_full_text` the generated text begins with the prompt. If a stop string was found,
-//! the generated text ends right after the stop string, or right before it with `wants_deltas`, the form of OpenAI's
-//! API.
+//! answer's parser reads. With `wants_full_text` the generated text begins with the prompt. If a stop string ended the
+//! sequence, the generated text ends right after the stop string, or right before it with `wants_deltas`, the form of
+//! OpenAI's API. A special token that ended a stop string is not in the text, so nothing is cut then.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) enum FinishReason {
     Length,
     /// The model ended the sequence, or the answer's parser found the answer complete.
     EosToken,
-    /// The text contains a stop string.
+    /// The text contains a stop string, and no other reason ended the sequence.
     StopSequence,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Finish {
     pub(crate) num_cached_tokens: u32,
     /// The index of the stop string that ended the sequence, if one did.
     pub(crate) stop_index: Option<usize>,
-    /// The seed of random sampling; `None` if every token was the most probable one.
+    /// The seed of random sampling; `None` for greedy decoding.
     pub(crate) seed: Option<u64>,
 }
 

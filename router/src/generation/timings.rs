@@ -31,7 +31,7 @@ impl Timings {
         self.finished_at.saturating_duration_since(self.arrival.received_at)
     }
 
-    /// The time from receiving the request to putting its first sequence into the queue.
+    /// The time from receiving the request to the end of its validation.
     pub(crate) fn validation(&self) -> Duration {
         self.arrival.validated_at.saturating_duration_since(self.arrival.received_at)
     }

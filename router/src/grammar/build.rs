@@ -16,14 +16,14 @@ use super::stop::BuildStop;
 use super::{Grammar, GrammarError, effort};
 use crate::text::{TokenBytes, Tokenizer};
 
-/// The maximum number of Earley items (positions inside rules) that the parser of a sequence may follow at once. An
-/// object with 1000 optional properties needs 4000.
+/// The maximum number of Earley items (positions inside rules) that the parser of a sequence may follow at once. It is
+/// enough for an object with as many optional properties as `limits` allows.
 const MAX_ITEMS_IN_ROW: usize = 6000;
 
 /// The maximum number of symbols in a grammar, because `llguidance` numbers symbols with 16 bits.
 const MAX_SYMBOLS: usize = 60_000;
 
-/// The maximum number of states of the automata for a grammar's terminals. A state takes 1 or 2 KB.
+/// The maximum number of states of the automata for a grammar's terminals.
 const MAX_STATES: usize = 50_000;
 
 /// Compiles the grammars of one model.

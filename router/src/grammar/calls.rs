@@ -1,6 +1,6 @@
-//! Grammars for answers with tool calls. They force calls in the model's own format, with arguments that are valid
-//! under the function's schema, or allow a choice between such calls and an answer that follows another grammar. In
-//! models that think, a thought comes before the calls or the answer.
+//! Grammars for answers with tool calls. They force calls in the model's own format or the generic one, with arguments
+//! that are valid under the function's schema, or allow a choice between such calls and an answer that follows another
+//! grammar. In models whose thoughts have marks, a thought may come before the calls or the answer.
 
 use std::fmt::Write as _;
 
@@ -35,8 +35,9 @@ pub(crate) fn calls_or(form: &AnswerForm, syntax: CallSyntax, answer: Grammar) -
     Ok(answer.within(format!("start: {thought} (calls | @{ANSWER})\ncalls: {calls}\n{rules}")))
 }
 
-/// Returns the grammar of an answer that may follow a thought, if the model has thoughts. A model that is not allowed
-/// to think gives worse answers, and a model whose prompt has begun a thought would write the thought into the answer.
+/// Returns the grammar of an answer that may follow a thought, if thoughts have marks in this form. A model that is not
+/// allowed to think gives worse answers, and a model whose prompt has begun a thought would write the thought into the
+/// answer.
 pub(crate) fn after_thought(form: &AnswerForm, answer: Grammar) -> Grammar {
     let mut rules = String::new();
     match thought(form, &mut rules) {
@@ -87,7 +88,7 @@ fn closed(schema: &Value) -> Result<Value, GrammarError> {
 }
 
 /// Adds the rules of a thought to `rules` and returns a reference to them. The reference makes the thought optional
-/// unless the prompt has begun it; the reference is empty if the model has no thoughts.
+/// unless the prompt has begun it; the reference is empty if thoughts have no marks in this form.
 fn thought(form: &AnswerForm, rules: &mut String) -> &'static str {
     let Some((open, close)) = form.thought_marks() else { return "" };
     let is_special = matches!(form.parts(close)[..], [Ok(_)]);

@@ -17,7 +17,8 @@ use super::GrammarError;
 /// Keywords whose value is an object with one schema per name.
 const MAPS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 
-/// Keywords whose value is a schema or a list of schemas.
+/// Keywords whose value is a schema or a list of schemas, each of which is closed on its own. `allOf`, `anyOf` and
+/// `oneOf` are handled apart; other keywords with schemas, such as `if`, are not closed.
 const SCHEMAS: [&str; 7] =
     ["items", "additionalItems", "prefixItems", "additionalProperties", "contains", "propertyNames", "not"];
 
@@ -49,7 +50,7 @@ struct Closing<'a> {
 /// Returns the schema with its objects closed.
 ///
 /// # Errors
-/// When the result would be too large.
+/// When more than [`MAX_MEMBERS`] members would be read.
 pub(super) fn close(schema: &Value) -> Result<Value, GrammarError> {
     let mut closed = schema.clone();
     let mut closing =

@@ -24,7 +24,7 @@ const NUM_LANES: usize = 2;
 /// The maximum time that a request waits until its grammar may be compiled.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The time in which most grammars are compiled. The priority of a build that takes longer is lowered.
+/// The time in which most grammars are compiled. The priority of a build that takes longer is lowered further.
 const PROMPT_TIME: Duration = Duration::from_millis(50);
 
 /// The niceness of a thread that compiles for longer than [`PROMPT_TIME`], so that it hardly delays other threads.

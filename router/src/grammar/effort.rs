@@ -12,7 +12,7 @@ use llguidance::earley::lexerspec::LexerSpec;
 /// The maximum number of terminals, because each is compared with all others, and many of them at every token.
 pub(super) const MAX_TERMINALS: usize = 10_000;
 
-/// The maximum number of terms that the derivatives of all expressions may have together.
+/// The maximum of the estimated number of terms in the derivatives of all expressions together.
 const MAX_PARTS: u64 = 1_000_000;
 
 /// The maximum number of `llguidance`'s steps to compute the states of the terminals after the first byte of a text.

@@ -3,7 +3,7 @@
 /// The reason why a text cannot follow a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GrammarError {
-    /// The grammar is invalid or too large.
+    /// The grammar is invalid, too large or too slow.
     #[error("{0}")]
     Invalid(String),
     /// Too many other grammars are being compiled, or other sequences hold all the memory for matchers.

@@ -2,14 +2,13 @@
 //! have states that take many GB.
 //!
 //! Entry point: [`HeldBytes`], the bytes that one sequence holds of the [`MatcherBytes`] of all sequences. All
-//! sequences together may hold half of the memory budget for grammars. The rest is for grammars that are being compiled
-//! or are kept.
+//! sequences that hold much may together hold half of the memory budget for grammars. The rest is for grammars that are
+//! being compiled or are kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The bytes that every sequence with a grammar may hold, however many bytes other sequences hold. Most sequences hold
-/// fewer.
+/// The bytes that every sequence with a grammar may hold, however many bytes other sequences hold.
 const FREE_BYTES: usize = 512 << 10;
 
 /// The maximum number of bytes that one sequence may hold.

@@ -18,11 +18,11 @@ const MAX_REFUSED: usize = 1024;
 /// have been busy.
 const MAX_LATE: Duration = Duration::from_secs(60);
 
-/// Compiled grammars that together take at most this many bytes are kept even if unused. This is enough for many
-/// ordinary grammars.
+/// Compiled grammars that together take at most this many bytes are kept even if unused.
 const MAX_IDLE_BYTES: usize = 1 << 20;
 
-/// While the compiled grammars take more than [`MAX_IDLE_BYTES`], those that were not used for this long are removed.
+/// While the compiled grammars take more than [`MAX_IDLE_BYTES`], those that were not used for this long are removed,
+/// the longest unused first.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(10);
 
 /// The kept grammars: compiled ones, the last used first, and refused ones, the last refused first.

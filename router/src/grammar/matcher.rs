@@ -13,7 +13,7 @@ use super::held::{HeldBytes, HoldError, MatcherBytes};
 /// The name in `llguidance`'s errors for a state that allows no token.
 const NOTHING_FOLLOWS: &str = "NoExtensionBias";
 
-/// The processor time above which a mask counts as slow. Most masks take a tenth of this time.
+/// The processor time above which a mask counts as slow. Most masks take less.
 const SLOW_MASK: Duration = Duration::from_millis(1);
 
 /// The estimated bytes of a matcher without the states of its terminals.

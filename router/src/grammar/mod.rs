@@ -3,8 +3,8 @@
 //!
 //! A [`Grammar`] is a client's constraint, independent of the API. [`GrammarCompiler`] compiles it; each sequence then
 //! has a [`GrammarMatcher`], which takes the sequence's tokens and returns the mask of the next one. Compiling and
-//! masking are slow and never run on an async thread. The crate `llguidance` parses the grammars; its types stay inside
-//! this folder.
+//! masking may be slow and never run on an async thread. The crate `llguidance` parses the grammars; its types stay
+//! inside this folder.
 
 mod build;
 mod calls;

@@ -15,7 +15,8 @@ const DAY: &str =
     "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
 const TIME: &str = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
 
-/// Returns the schema with the white space and date patterns added.
+/// Returns the schema with the date patterns added, and with the white space pattern unless it has options of its own
+/// for `llguidance`.
 pub(super) fn prepare(mut schema: Value) -> Value {
     add_patterns(&mut schema);
     if let Value::Object(keywords) = &mut schema {

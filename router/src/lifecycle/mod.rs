@@ -90,7 +90,7 @@ struct Tasks {
 /// for them is over.
 ///
 /// # Errors
-/// When a shard fails, or the batcher panics. Clients receive the error first.
+/// When a shard or the batcher fails. Clients receive an error first.
 pub(crate) async fn serve(
     started: Started,
     listener: HttpListener,
@@ -132,7 +132,7 @@ impl Tasks {
         match tokio::time::timeout(LEAVE, &mut self.batcher).await {
             Ok(result) => into_result(result),
             Err(_) => {
-                tracing::warn!("the shards did not end their step within {} s", LEAVE.as_secs());
+                tracing::warn!("the shards did not end their steps and leave within {} s", LEAVE.as_secs());
                 Ok(())
             }
         }

@@ -1,4 +1,4 @@
-//! Access control. If there are API keys, every route asks for one, except the pages and health checks in [`OPEN`].
+//! Access control. If there are API keys, a request needs one, unless it reads a path in [`OPEN`].
 //!
 //! A client sends the key in a header: `Authorization: Bearer <key>`, as OpenAI's clients do, or `x-api-key: <key>`, as
 //! Anthropic's do.
@@ -14,7 +14,7 @@ use crate::state::AppState;
 
 const X_API_KEY: &str = "x-api-key";
 /// The paths that can be read without a key: health checks for load balancers, which have no key, and the web pages,
-/// into which a user types the key.
+/// into which a user types the key, with the files that the pages load.
 const OPEN: [&str; 14] = [
     "/",
     "/health",

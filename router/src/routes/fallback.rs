@@ -1,6 +1,6 @@
-//! Requests for unknown routes: 404 or 405, in the shape of the API to which the path belongs.
+//! Requests for unknown routes: 404 or 405, in the shape of the API to which the path belongs, or a redirect to a page.
 //!
-//! The body names the path and the method, because a wrong base URL is the most common mistake.
+//! The body of an error names the path and the method, because a wrong base URL is a common mistake.
 
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Redirect, Response};

@@ -3,7 +3,7 @@
 //! type that a second route needs goes to `api/`.
 //!
 //! Three files apply to all routes: `access` asks for a key, if the server has keys; `whole_answers` counts the memory
-//! of a response until the client has read it; `fallback` returns 404 or 405 for requests that match no route.
+//! of a large response until the client has read it; `fallback` responds to requests that match no route.
 
 mod access;
 mod chat_completions;

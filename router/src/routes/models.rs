@@ -15,7 +15,7 @@ pub(super) async fn models(State(state): State<AppState>) -> Json<Models> {
     Json(Models::new(served(&state)))
 }
 
-/// The handler for one model. The id is the rest of the path, because most model ids contain slashes.
+/// The handler for one model. The id is the rest of the path, because model ids may contain slashes.
 pub(super) async fn model(
     State(state): State<AppState>,
     Path(id): Path<String>,

@@ -1,5 +1,5 @@
-//! `GET /api-doc/openapi.json`: a description of every route with its body, its responses and its errors, generated
-//! from the API types.
+//! `GET /api-doc/openapi.json`: a description of every route with its body, its responses and its errors. Its schemas
+//! are generated from the API types.
 //!
 //! Each row of [`table`] both mounts a route and documents it. The command `print-schema` prints the same document.
 

@@ -47,7 +47,7 @@ const READING: [Refusal; 7] = [
 ];
 /// The errors of every route that generates.
 const GENERATING: [Refusal; 2] = [
-    (424, "The device that runs the model failed; retry on another server"),
+    (424, "The generation failed, for example because a device failed or the server stops; retry on another server"),
     (504, "The request took longer than `--request-timeout`"),
 ];
 const NO_KEY: Refusal = (401, "The server requires an API key, and the request has none that is valid");
@@ -176,8 +176,8 @@ impl Route {
         self.has_events(&json!({"type": "object", "required": ["type"]}))
     }
 
-    /// Adds a response of server-sent events. OpenAPI 3.1 cannot describe the data of an event (3.2 can), so the
-    /// extension [`EVENT_DATA`] describes it.
+    /// Adds a response of server-sent events. OpenAPI 3.1 has no schema for the events of a stream (3.2 has), so one
+    /// event is described, and the extension [`EVENT_DATA`] describes the JSON in its data.
     fn has_events(self, data: &Value) -> Self {
         let extensions = ExtensionsBuilder::new().add(EVENT_DATA, data.clone()).build();
         let text = || ObjectBuilder::new().schema_type(Type::String);

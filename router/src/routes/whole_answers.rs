@@ -1,5 +1,5 @@
-//! Counts responses that are not streams in the memory budget until the client has read them. The memory of a stream is
-//! counted where its events wait to be read.
+//! Counts large responses to POST requests in the memory budget until the client has read them. The memory of a stream
+//! is counted where its events wait to be read.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The router's deadlines for shards. Every wait has a deadline, and a sign of life restarts it.
+//! The router's deadlines for shards. Every wait for a reply has a deadline, and a sign of life restarts it.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ pub(super) const LEAVE: Duration = Duration::from_secs(10);
 /// shard ends at once.
 pub(super) const CAUSE: Duration = Duration::from_secs(1);
 
-/// The minimum deadline of a step, for machines that are busy with other work. Ranks wait for each other only half as
-/// long, so that a waiting shard can report which rank is missing before this deadline.
+/// The minimum deadline of a step, for machines that are busy with other work. Ranks wait for each other for a shorter
+/// time, so that a waiting shard can usually report which rank is missing before the router's deadline.
 const STEP: Duration = Duration::from_secs(20);
 /// The factor by which a token may take longer than the slowest one in the warm-up, because contexts are longer or the
 /// machine is busy.

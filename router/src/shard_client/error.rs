@@ -22,9 +22,11 @@ pub enum ShardClientError {
     Frame { shard: u32, source: FrameError },
     #[error("shard {shard}: {error}")]
     Shard { shard: u32, error: ShardError },
-    #[error("shard {shard} answered {command} with {got}")]
+    #[error("shard {shard} answered {command} with {got}, which is a defect of this server")]
     Unexpected { shard: u32, command: &'static str, got: &'static str },
-    #[error("shard {shard} answered command {got}, but the router sent command {expected}")]
+    #[error(
+        "shard {shard} answered command {got}, but the router sent command {expected}, which is a defect of this server"
+    )]
     SequenceNumber { shard: u32, expected: u64, got: u64 },
     #[error(
         "shard {shard} speaks version {got} of the protocol, but this router speaks version {expected}; use one \
@@ -45,7 +47,7 @@ pub enum ShardClientError {
          shard 0 is {expected:016x}"
     )]
     Fingerprint { shard: u32, expected: u64, got: u64 },
-    #[error("shard {shard} was warmed up with other limits than the router sent")]
+    #[error("shard {shard} was warmed up with other limits than the router sent, which is a defect of this server")]
     Limits { shard: u32 },
 }
 

@@ -2,8 +2,8 @@
 //! tokens.
 //!
 //! Entry points: [`ShardGroup::send`], which does not wait for a reply, so that the next step can be sent while the
-//! previous one runs, and [`ShardGroup::next_step`]. Every wait has a deadline (`deadline.rs`). No command is retried:
-//! after an error the group cannot be used any more.
+//! previous one runs, and [`ShardGroup::next_step`]. Every wait for a reply has a deadline (`deadline.rs`). No command
+//! is retried: after an error the group cannot be used any more.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,4 +1,5 @@
-//! The router's side of the protocol in `proto`: connecting, the handshake and steps. Each wait has a deadline.
+//! The router's side of the protocol in `proto`: connecting, the handshake and steps. Each wait for a reply has a
+//! deadline.
 //!
 //! The rest of the router uses [`ShardGroup`], which presents all shards of a model as one. The group does not decide
 //! what the shards run.

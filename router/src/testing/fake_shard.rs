@@ -1,5 +1,5 @@
-//! A shard without a model: it speaks the protocol over a real socket and checks slots, positions and blocks as a real
-//! shard does. A row's next token is a function of all its tokens, so that a mix-up of rows changes the answer.
+//! A shard without a model: it speaks the protocol over a real socket and checks slots, positions and the number of
+//! blocks. A row's next token is a function of all its tokens, so that a mix-up of rows changes the answer.
 //!
 //! Tests can make the shard wait before each step, die at a step, or report failed rows.
 

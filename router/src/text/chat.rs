@@ -1,4 +1,4 @@
-//! Turns a conversation into text and tokens, on the tokenizer's threads.
+//! Turns conversations into text and tokens, and prompts into tokens, on the tokenizer's threads.
 //!
 //! The template of a conversation writes every special token itself, so the tokenizer adds none to its text. A second
 //! beginning-of-sequence token would make answers worse.
@@ -10,7 +10,7 @@ use super::chat_template::{ChatInputs, ChatTemplateError, RenderedChat};
 use super::tokenizer::TokenSpan;
 use super::{TextError, Tokenizer, TokenizerPool};
 
-/// Renders and tokenizes conversations. Clones are cheap.
+/// Renders conversations, and tokenizes them and prompts. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Chat {
     templates: Arc<ChatTemplates>,
@@ -52,7 +52,7 @@ impl Chat {
     /// Returns the tokens of a prompt, with the special tokens that the model expects around it.
     ///
     /// # Errors
-    /// When the tokenizer cannot represent the text, the text is too long, or the threads are too busy.
+    /// When the text is too long, the tokenizer cannot represent it, or the pool is too busy.
     pub(crate) async fn tokenize_prompt(&self, text: String) -> Result<TokenizedText, ChatError> {
         let num_bytes = text.len();
         check_len(&text, self.max_text_bytes)?;
@@ -66,7 +66,7 @@ impl Chat {
     /// Returns the text of a conversation, and the form in which the answer will be read.
     ///
     /// # Errors
-    /// When the template refuses the conversation, or the threads are too busy.
+    /// When the conversation cannot be rendered, or the pool is too busy.
     pub(crate) async fn render(&self, inputs: ChatInputs) -> Result<RenderedChat, ChatError> {
         let (templates, num_bytes) = (Arc::clone(&self.templates), inputs.num_bytes());
         let work = move |tokenizer: &Tokenizer| {
@@ -80,8 +80,8 @@ impl Chat {
     /// Returns the text of a conversation, and its tokens.
     ///
     /// # Errors
-    /// When the template refuses the conversation, the tokenizer cannot represent the text, the text is too long, or
-    /// the threads are too busy.
+    /// When the conversation cannot be rendered, its text is too long, the tokenizer cannot represent it, or the pool
+    /// is too busy.
     pub(crate) async fn tokenize(&self, inputs: ChatInputs) -> Result<TokenizedText, ChatError> {
         let (templates, num_bytes) = (Arc::clone(&self.templates), inputs.num_bytes());
         let limit = self.max_text_bytes;

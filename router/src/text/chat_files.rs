@@ -4,16 +4,16 @@
 //!
 //! The first of these sources that has a template gives all templates:
 //! 1. the file of `--chat-template`
-//! 2. the file of `--tokenizer-config-path`
+//! 2. the file of `--tokenizer-config-path`, which is read instead of 5
 //! 3. `chat_template.jinja`, with `additional_chat_templates/tool_use.jinja`
 //! 4. `chat_template.json`
 //! 5. `tokenizer_config.json`, or the metadata of a GGUF file
 //! 6. `processor_config.json`
 //!
-//! A source that is a single string is the template for all conversations. A source that is a list or an object of
-//! several templates has one called `default`, and maybe one called `tool_use` for conversations with tools. Errors in
-//! the model's own files are logged at the start and returned to clients that send conversations; all other requests
-//! are served.
+//! A source that is a single string is the template for all conversations. From a list or an object of several
+//! templates, the one called `tool_use` is for conversations with tools, and the one called `default` for all others,
+//! and for all if `tool_use` is missing. Errors in the model's own files, and in any template, are logged at the start
+//! and returned to clients that send conversations; all other requests are served.
 
 use std::path::Path;
 
@@ -53,7 +53,7 @@ struct Sources {
 }
 
 impl ChatOverrides<'_> {
-    /// Returns all errors of these files.
+    /// Returns the errors of reading these files.
     pub(crate) fn check(self) -> Vec<String> {
         let errors = [self.template().err(), self.config().err()];
         errors.into_iter().flatten().map(|error| error.to_string()).collect()
@@ -78,7 +78,7 @@ impl ChatTemplates {
     /// Reads and compiles the templates of a model.
     ///
     /// # Errors
-    /// When a file that the user named cannot be read.
+    /// When a file that the user named cannot be read, or the configuration among them is not a JSON object.
     pub(crate) fn load(files: &ModelFiles, overrides: ChatOverrides<'_>) -> Result<Self, TextError> {
         let given_template = overrides.template()?;
         let given_config = overrides.config()?;
@@ -93,7 +93,7 @@ impl ChatTemplates {
                 ChatTemplateError::NotFound => {
                     tracing::info!("{files} has no chat template: conversations are refused; --chat-template sets one")
                 }
-                _ => tracing::warn!("{files}: {error}; conversations are refused"),
+                _ => tracing::warn!("{files}: {error}; conversations that need it are refused"),
             }
         }
         Ok(templates)
@@ -133,7 +133,7 @@ impl ChatTemplates {
     /// Returns the text of a conversation.
     ///
     /// # Errors
-    /// When there is no template, or the template refuses the conversation.
+    /// When there is no usable template, or rendering fails.
     pub(crate) fn render(&self, inputs: ChatInputs) -> Result<RenderedChat, ChatTemplateError> {
         let for_tools = self.tool_use.as_ref().filter(|_| inputs.tools.is_some());
         match for_tools.unwrap_or(&self.default) {
@@ -315,7 +315,7 @@ mod tests {
         let error = |files: &[(&str, &str)]| say(files, &[])[0].clone().unwrap_err().to_string();
         assert!(error(&[]).starts_with("template not found: "), "{}", error(&[]));
         let broken = error(&[("chat_template.jinja", "{% if %}")]);
-        assert!(broken.starts_with("the model's chat template cannot be read: syntax error"), "{broken}");
+        assert!(broken.starts_with("the chat template cannot be read: syntax error"), "{broken}");
         let broken = error(&[(TOKENIZER_CONFIG, "{")]);
         assert!(broken.contains("tokenizer_config.json: EOF"), "{broken}");
         let nameless = error(&[(TOKENIZER_CONFIG, r#"{"chat_template":[{"name":"rag","template":"x"}]}"#)]);

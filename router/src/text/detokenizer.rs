@@ -1,22 +1,22 @@
 //! Turns tokens into text, one at a time. Text is held back until its last character is complete. The returned pieces
-//! join to the text of all tokens together.
+//! join to the text of all tokens together, except for text that was held back too long and is returned as it is.
 //!
 //! ```text
 //!  ids  ... [ context ][ held back ]
 //!            0          read       len
 //! ```
 //!
-//! The text of the context tokens has been returned already. The decoder needs these tokens before the next ones,
-//! because the tokens before a token decide if its text begins with a space.
+//! The text of the context tokens has been returned already, or belongs to the prompt. Some decoders need these tokens
+//! before the next ones, because the tokens before a token decide if its text begins with a space.
 
 use super::{TextError, Tokenizer};
 
 /// The maximum number of prompt tokens that are the context of the first new token.
 const CONTEXT_TOKENS: usize = 5;
 
-/// The maximum number of tokens that are held back. A character has at most four bytes, so this many tokens without a
-/// complete character at the end are not text. Their decoded text is then returned as it is, which limits the work per
-/// token.
+/// The number of tokens at which no more are held back. A character has at most four bytes, so this many tokens without
+/// a complete character at the end are not text. Their decoded text is then returned as it is, which limits the work
+/// per token.
 const MAX_HELD_TOKENS: usize = 64;
 
 /// The decoder's output for bytes that form no character, such as the first bytes of a character.
@@ -27,7 +27,7 @@ const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 pub struct Detokenizer {
     token_ids: Vec<u32>,
     read: usize,
-    /// The text of `token_ids[..read]`, which was returned already.
+    /// The text of `token_ids[..read]`.
     context: String,
 }
 
@@ -42,7 +42,7 @@ impl Detokenizer {
         Ok(Self { read: token_ids.len(), token_ids, context })
     }
 
-    /// Adds a token. Returns the text that it completes, which is often empty or longer than the token's own text.
+    /// Adds a token. Returns the text that it completes, which may be empty or longer than the token's own text.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.

@@ -1,4 +1,4 @@
-//! Converts the tokenizer of a GGUF file to the tokenizer.json of the same model.
+//! Converts the tokenizer of a GGUF file to a tokenizer.json.
 //!
 //! Entry points: [`tokenizer_json`], [`tokenizer_config`]. A GGUF file only names the rule that splits texts into words
 //! (`tokenizer.ggml.pre`). The names are llama.cpp's (`src/llama-vocab.cpp`), and the rules were copied from the
@@ -167,7 +167,7 @@ impl<'a> Vocabulary<'a> {
             .into_iter()
             .map(|merge| merge.split_once(' ').map(|(left, right)| [left, right]))
             .collect::<Option<_>>()
-            .ok_or("a merge in tokenizer.ggml.merges is not a pair of tokens")?;
+            .ok_or_else(|| format!("a merge in tokenizer.ggml.merges is not a pair of tokens; {INSTEAD}"))?;
         let letters = |uses_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": uses_regex});
         let mut steps = Vec::new();
         if cut.has_single_digits {
@@ -218,7 +218,7 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// Returns every pair of pieces that joins to another piece, in the order of the scores of the joined pieces.
+    /// Returns every pair of pieces that joins to a normal piece, in the order of the scores of the joined pieces.
     fn merges(&self, scores: &[GgufValue]) -> Vec<[&'a str; 2]> {
         let known: HashMap<&str, usize> = self.tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
         let score = |id: usize| match &scores[id] {

@@ -1,7 +1,7 @@
-//! Text and tokens: rendering conversations, tokenizing prompts, detokenizing without broken characters, and finding
-//! stop strings.
+//! Text and tokens: rendering conversations, tokenizing prompts, detokenizing without broken characters, finding stop
+//! strings, and parsing answers.
 //!
-//! Nothing here knows of requests, steps or HTTP.
+//! Nothing here knows of steps or HTTP.
 
 mod answer;
 mod byte_table;
@@ -39,7 +39,7 @@ impl ModelText {
     /// Reads the model's files, or the files that the user named instead.
     ///
     /// # Errors
-    /// When there is no tokenizer, or a file that the user named cannot be read.
+    /// When there is no usable tokenizer, or a file that the user named cannot be read.
     pub(crate) fn load(files: &ModelFiles, overrides: ChatOverrides<'_>) -> Result<Self, TextError> {
         Ok(Self { tokenizer: Tokenizer::load(files)?, chat_templates: ChatTemplates::load(files, overrides)? })
     }

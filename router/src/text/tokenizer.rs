@@ -1,7 +1,7 @@
 //! The tokenizer of one model, from `tokenizer.json` or a GGUF file, and the list of its special tokens.
 //!
-//! No other code of the router reads `tokenizer.json`. Tokenizing and detokenizing take time proportional to the text.
-//! Prompts go through `tokenizer_pool`, and completions are detokenized a few tokens at a time.
+//! No other code of the router reads `tokenizer.json`. Because long texts take long, prompts go through
+//! `tokenizer_pool`, and completions are detokenized a few tokens at a time.
 
 use std::collections::HashSet;
 
@@ -43,7 +43,7 @@ pub struct Tokenizer {
     /// The bytes of each token; `None` if the vocabulary is not byte-level.
     byte_table: Option<ByteTable>,
     special_ids: HashSet<u32>,
-    /// The tokens that the tokenizer adds before every prompt.
+    /// The tokens that the tokenizer adds before a prompt.
     prefix: Vec<u32>,
 }
 
@@ -75,7 +75,7 @@ impl Tokenizer {
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string())?;
-        // The request decides about truncation and padding, whatever the file says.
+        // The truncation and the padding that the file may ask for do not apply to requests.
         inner.with_truncation(None).map_err(|error| error.to_string())?;
         inner.with_padding(None);
         let added = inner.get_added_tokens_decoder();
@@ -124,7 +124,8 @@ impl Tokenizer {
         if is_there(ids) && is_there(&ids[len..]) { len } else { 0 }
     }
 
-    /// Returns the tokens with their ranges in the text, with special tokens around them if `adds_special` is set.
+    /// Returns the tokens with their ranges in the text. With `adds_special`, special tokens are added as in
+    /// [`Tokenizer::tokenize`].
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.

@@ -1,9 +1,9 @@
 //! Threads that tokenize prompts and render conversations, so that a long text never blocks the async threads.
 //!
 //! Short prompts are tokenized on the caller's thread, because waking another thread would take longer. Other texts go
-//! to one of two lanes, each with its own threads: an ordinary text never waits for a long one, and the threads for
-//! long texts have a lower priority. A request that gets no thread in time is refused, and work whose client has left
-//! is skipped. Permits limit the number of waiting texts, and the memory budget limits the memory of long texts.
+//! to one of two lanes, each with its own threads: an ordinary text never waits for the end of a long one, and the
+//! threads for long texts have a lower priority. A request that gets no thread in time is refused, and work whose
+//! client has left before it began is skipped. The memory budget limits the memory of long texts.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,18 +16,18 @@ use super::{TextError, Tokenizer};
 use crate::aside::{NICENESS, lower_priority};
 use crate::memory::{Held, Part};
 
-/// The maximum length, in bytes, of a prompt that is tokenized on the caller's thread: about 250 tokens, which take 0.1
-/// ms.
+/// The maximum length, in bytes, of a prompt that is tokenized on the caller's thread.
 const SHORT_PROMPT_BYTES: usize = 1 << 10;
 
-/// The maximum length, in bytes, of a text in the ordinary lane. Such a text takes a few milliseconds.
+/// The maximum length, in bytes, of a text in the ordinary lane.
 const ORDINARY_BYTES: usize = 64 << 10;
 
 /// The maximum time for which a text waits for a thread. Before that, a long text waits for memory, for at most the
 /// same time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The memory per byte of text during tokenizing: tokens with their ranges in the text, and the tokenizer's own tables.
+/// The estimated memory, in bytes, that tokenizing takes per byte of text: tokens with their ranges in the text, and
+/// the tokenizer's own tables.
 const WORK_BYTES: usize = 32;
 
 /// The work on one text, which sends its own result to the caller.
@@ -60,8 +60,8 @@ struct LaneQueue {
 }
 
 impl TokenizerPool {
-    /// Starts `num_workers` threads for ordinary texts, and half as many for long ones. Long texts and their results
-    /// are counted in `memory`.
+    /// Starts `num_workers` threads for ordinary texts, and half as many, rounded up, for long ones. Long texts and
+    /// their results are counted in `memory`.
     ///
     /// # Errors
     /// When the system cannot start a thread.
@@ -194,7 +194,7 @@ impl std::fmt::Debug for LaneQueue {
 }
 
 fn panicked() -> TextError {
-    TextError::Tokenize("the tokenizer panicked".to_owned())
+    TextError::Tokenize("the text could not be processed because of a defect of this server".to_owned())
 }
 
 /// Runs `work`; returns `None` if it panics. A defect then costs only the request, not the thread.

@@ -37,7 +37,8 @@ pub(super) fn token_bytes(
     (0..num_ids).map(bytes).collect()
 }
 
-/// A token placed before the examined token, because a decoder may treat the first token of a text differently.
+/// The tokens of a short text, placed before the examined token, because a decoder may treat the first token of a text
+/// differently.
 struct Anchor {
     ids: Vec<u32>,
     text: String,

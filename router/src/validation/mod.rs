@@ -33,17 +33,17 @@ pub(crate) enum PromptInput {
     TokenIds(Arc<[u32]>),
 }
 
-/// The options of a generation as the client set them: unchecked, and independent of the API.
+/// The options of a generation, set by the client or by defaults: unchecked, and independent of the API.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GenerationOptions {
-    /// The client's sampling parameters; the seed counts only with `has_seed`.
+    /// The sampling parameters; the seed counts only with `has_seed`.
     pub(crate) sampling: SamplingParams,
     /// If set, the log-probabilities of the prompt's tokens are wanted, with this many of the best tokens at each
     /// position.
     pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) has_seed: bool,
-    /// True if the request asks for random sampling, or has a parameter that only matters for random sampling, even one
-    /// with its neutral value.
+    /// True if the request or the defaults ask for random sampling, or set a parameter that shapes it, even to its
+    /// neutral value.
     pub(crate) names_sampling: bool,
     /// True if the client's `top_k` is zero or negative and the API refuses that. In `sampling`, zero means that top-k
     /// is off.

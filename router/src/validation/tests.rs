@@ -1,7 +1,7 @@
 //! Tests of the checks, in TGI's order.
 //!
-//! In the tests of the order, each request violates the rule that is tested and all later ones, so both the order and
-//! the messages are checked.
+//! In the tests of the order, each request violates the rule that is tested and later ones, so both the order and the
+//! messages are checked.
 
 use std::sync::Arc;
 

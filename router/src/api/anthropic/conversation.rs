@@ -50,7 +50,8 @@ pub(super) fn tool_fields(tools: &[Value], choice: Option<&Value>) -> Result<Too
 }
 
 /// Converts the blocks of a message and appends the result to `messages`: first each tool result as a message of its
-/// own, then one message with the other blocks. A message that contains only tool results yields no other message.
+/// own, then one message with the other blocks. A message that contains only tool results and redacted thoughts yields
+/// no other message.
 fn split(message: &Map<String, Value>, blocks: &[Value], messages: &mut Vec<Map<String, Value>>) -> Result<(), String> {
     let (mut content, mut calls, mut thoughts) = (Vec::new(), Vec::new(), String::new());
     for (index, block) in blocks.iter().enumerate() {

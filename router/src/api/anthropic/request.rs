@@ -16,7 +16,7 @@ use crate::grammar::Grammar;
 /// The variables with which chat templates turn thinking on or off.
 const THINKING_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
 
-/// The body of `POST /v1/messages`, and of `POST /v1/messages/count_tokens`, which uses only the conversation.
+/// The body of `POST /v1/messages`, and of `POST /v1/messages/count_tokens`, which counts only the conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct MessagesRequest {
     #[serde(deserialize_with = "bounded::messages")]

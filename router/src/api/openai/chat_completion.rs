@@ -106,7 +106,8 @@ impl ChatCompletionRequest {
     /// Splits the request into its conversation and the rest.
     ///
     /// # Errors
-    /// When fields contradict each other, a tool is malformed, or the number of choices is not allowed.
+    /// When fields contradict each other, a tool or the tool choice is malformed, or the number of choices is not
+    /// allowed.
     pub(crate) fn into_plan(self, sampling: OpenAiSampling) -> Result<(ChatRequest, ChatPlan), ApiError> {
         let num_choices = num_choices(self.n)?;
         if self.top_logprobs.is_some_and(|count| count > 0) && !self.logprobs {

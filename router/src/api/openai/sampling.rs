@@ -12,7 +12,7 @@ use crate::api::{logit_bias, schemas, stop};
 use crate::grammar::Grammar;
 use crate::validation::GenerationOptions;
 
-/// The sampling parameters of every route of OpenAI's API.
+/// The parameters that all generating routes of OpenAI's API share.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
 pub(crate) struct OpenAiSampling {
     pub(in crate::api) temperature: Option<f32>,
@@ -50,7 +50,7 @@ pub(crate) struct OpenAiSampling {
     /// being refused.
     #[serde(skip)]
     pub(in crate::api) cuts_max_new_tokens: bool,
-    /// The constraint on the answer, from fields of the body that `structured_output` reads.
+    /// The constraint on the answer, from other fields of the body.
     #[serde(skip)]
     pub(in crate::api) grammar: Option<Grammar>,
     /// The model's defaults, for fields that are absent.
@@ -68,7 +68,7 @@ impl OpenAiSampling {
         is_given
     }
 
-    /// Sets the model's defaults, which apply to all parameters that the client leaves out.
+    /// Sets the model's defaults, which apply to parameters that the client leaves out.
     pub(crate) fn or_defaults(self, defaults: &SamplingDefaults) -> Self {
         // As in vLLM, these routes have no typical-p, so its default does not apply.
         Self { defaults: SamplingDefaults { typical_p: None, ..*defaults }, ..self }

@@ -7,7 +7,7 @@ use crate::error::ApiError;
 /// Returns the messages of a conversation: the instructions as a system message, then the messages of the items.
 ///
 /// # Errors
-/// When an item is not supported or malformed.
+/// When the input is neither a string nor a list, or an item is malformed or not supported.
 pub(super) fn messages(instructions: Option<String>, input: Value) -> Result<Vec<Map<String, Value>>, ApiError> {
     let wrong = |sentence: String| ApiError::BodyShape(sentence);
     let mut messages = Vec::new();

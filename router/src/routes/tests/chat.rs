@@ -70,7 +70,7 @@ async fn what_a_template_refuses_is_a_400_in_its_own_words() {
             "Only the assistant may speak: user",
         ),
         ("{% if messages %}\n{{ nothing.at_all }}{% endif %}", "undefined value (in chat template:2)"),
-        ("{% for %}", "the model's chat template cannot be read: syntax error"),
+        ("{% for %}", "the chat template cannot be read: syntax error"),
     ] {
         let server = serve(template).await;
         let answer = server.post("/chat_tokenize", &user).await;

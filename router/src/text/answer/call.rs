@@ -16,7 +16,7 @@ pub(crate) struct CallSyntax {
     pub(crate) end: &'static str,
 }
 
-/// The meaning of the text after an opener, which is a text that may begin a call.
+/// The meaning of the text after an opener, such as `<tool_call>`.
 #[derive(Debug)]
 pub(super) enum Head {
     Call {
@@ -46,7 +46,7 @@ pub(super) type ReadParameter = fn(&mut Cursor<'_>, &Tool) -> Scan<Option<(Strin
 /// The meaning of the text after the arguments of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// Another call, whose head (the text up to its arguments) is next.
+    /// Another call may follow: its head, the text up to its arguments, is read next.
     Call,
     Text,
 }

@@ -1,5 +1,5 @@
-//! The formats in which models write answers. The table `FORMATS` has an entry for each format of tool calls, with the
-//! texts by which a chat template shows that it uses the format.
+//! The formats in which models write answers. The table `FORMATS` has the formats of tool calls that are recognized in
+//! the output of a chat template, each with the texts that show it.
 
 use std::sync::Arc;
 
@@ -15,15 +15,16 @@ use super::{deepseek, gemma, harmony, json_calls, mistral, qwen_coder, tool_code
 #[derive(Debug)]
 pub(in crate::text) struct Format {
     pub(super) name: &'static str,
-    /// A chat template uses this format if it writes all these texts when it gets tools and calls.
+    /// The texts that a chat template of this format writes when it gets tools and calls.
     prompt_has: &'static [&'static str],
-    /// Texts that may begin a call. No opener is the start of another opener.
+    /// Texts after which `head` reads on: they may begin a call, a thought or a header. No opener is the start of
+    /// another one.
     pub(super) openers: &'static [&'static str],
-    /// Texts that may begin a call only at the start of an answer.
+    /// Texts that are openers only before any content and any call.
     pub(super) first_openers: &'static [&'static str],
     /// Other markup of the format. Like openers, it may be special tokens.
     pub(super) marks: &'static [&'static str],
-    /// Reads the text after an opener, up to the arguments of the call.
+    /// Reads the text after an opener: up to the arguments of the call, or with them.
     pub(super) head: fn(&'static str, &mut Cursor<'_>, &Tools) -> Scan<Head>,
     /// Reads the text after the arguments of a call.
     pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
@@ -232,7 +233,7 @@ pub(crate) struct AnswerForm {
     /// True if the prompt ends inside a thought.
     pub(super) begins_in_thought: bool,
     pub(super) tools: Arc<Tools>,
-    /// The marks of this form that are special tokens, with their ids.
+    /// The marks of this form, and of generic calls, that are special tokens, with their ids.
     pub(super) special_marks: Vec<(&'static str, u32)>,
     /// True if the answer ends with its first call.
     pub(crate) has_one_call: bool,
@@ -258,7 +259,7 @@ impl AnswerForm {
         Self { format, thinking, begins_in_thought, tools: Arc::new(tools), ..Self::default() }
     }
 
-    /// Sets `special_marks` to the marks of this form that are special tokens.
+    /// Sets `special_marks`. `special_id` returns the id of a text that is a special token.
     pub(in crate::text) fn with_special_marks(mut self, special_id: impl Fn(&str) -> Option<u32>) -> Self {
         let of_format = self.format.map_or_else(Vec::new, |format| [format.openers, format.marks].concat());
         let of_thinking = self.thinking.into_iter().flat_map(|thinking| thinking.close.iter().chain([&thinking.open]));
@@ -291,7 +292,8 @@ impl AnswerForm {
         self.tools.each().map(|tool| (tool.name.as_str(), &tool.parameters))
     }
 
-    /// Splits a text into special tokens (`Ok` with the id) and the texts between them (`Err`).
+    /// Splits a text into this form's marks that are special tokens (`Ok` with the id) and the texts between them
+    /// (`Err`).
     pub(crate) fn parts<'t>(&self, mut text: &'t str) -> Vec<Result<u32, &'t str>> {
         let mut parts = Vec::new();
         let first_mark = |text: &str| {

@@ -70,8 +70,7 @@ fn text_of(message: &Map<String, Json>) -> String {
     }
 }
 
-/// Adds a paragraph to a message's content. It is added in place, because many paragraphs would otherwise copy the
-/// content each time.
+/// Adds a paragraph to a message's content, in place: a copy of the content for each of many paragraphs would be slow.
 fn append(message: &mut Map<String, Json>, paragraph: &str) {
     if !matches!(message.get("content"), Some(Json::String(_))) {
         let text = text_of(message);

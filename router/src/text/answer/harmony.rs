@@ -1,5 +1,5 @@
-//! gpt-oss's messages: each has a header with its channel and its recipient. Thoughts are in the channel `analysis`,
-//! calls are messages to `functions.<name>`, and every other message is content.
+//! gpt-oss's messages: each has a header with its channel and maybe a recipient. Thoughts are in the channel
+//! `analysis`, calls are JSON objects sent to `functions.<name>`, and every other message is content.
 
 use super::call::{Arguments, CallSyntax, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};

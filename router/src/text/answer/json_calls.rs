@@ -1,7 +1,7 @@
 //! Calls that are JSON objects with a name and arguments: a single object, a list, or one object after the other.
 //!
-//! The keys of the name and the arguments are those that models were trained on. If the name comes first, the arguments
-//! are passed on as they arrive; otherwise the whole object must be read first.
+//! The keys of the name and the arguments are those that models were trained on. Arguments that are an object and come
+//! after the name are passed on as they arrive; otherwise the whole call is read first.
 
 use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
@@ -30,7 +30,8 @@ pub(super) fn head_of_bare_objects(opener: &'static str, cursor: &mut Cursor<'_>
     if opener == "{" { object(cursor, tools) } else { head(opener, cursor, tools) }
 }
 
-/// Reads the rest of the object, and then up to the next object, or the end of the list and the mark after it.
+/// Reads the rest of the object, and then up to the next object, or else the end of the list and the mark after it, if
+/// they are there.
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.end_of_object()?;
     let end = cursor.clone();
@@ -52,8 +53,8 @@ pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     Ok(Tail::Text)
 }
 
-/// Reads an object after its first bracket: up to the arguments if the name comes before them, otherwise up to the last
-/// bracket.
+/// Reads an object after its first bracket: up to the arguments if they are an object and come after the name,
+/// otherwise up to the last bracket.
 fn object(cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     let (mut name, mut arguments) = (None, None);
     loop {

@@ -33,7 +33,8 @@ pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools
     Ok(Head::Call { name: tool.name.clone(), arguments: Arguments::Json })
 }
 
-/// Reads the end of an object, if the call is an object. After bare arguments there is nothing to read.
+/// Reads the end of an object, if a bracket or a comma shows that the call is an object. After bare arguments there is
+/// nothing to read.
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.skip_space();
     if cursor.clone().eats_any(&["}", ","])? { json_calls::tail(cursor) } else { Ok(Tail::Text) }

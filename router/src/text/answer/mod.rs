@@ -14,9 +14,9 @@
 //! | `harmony` | channels of gpt-oss, thoughts among them |
 //!
 //! A call counts only if the request has a tool of its name. Other text that looks like the start of a call is content,
-//! including its mark. A call that has begun stays a call: its arguments are the model's text, even if they are cut off
-//! or not JSON. White space beside a mark belongs to the mark. The result does not depend on how the received text was
-//! cut into pieces.
+//! including its mark, except for the marks and headers of `harmony`. A call that has begun stays a call, even if its
+//! arguments are cut off or not JSON. White space beside a mark belongs to the mark. The result does not depend on how
+//! the received text was cut into pieces.
 
 mod call;
 mod deepseek;
@@ -74,7 +74,7 @@ pub(crate) struct Answer {
 pub(crate) struct ToolCall {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// The model's text: a JSON object, unless it is cut off or malformed.
+    /// A JSON object, unless the model's text is cut off or malformed.
     pub(crate) arguments: String,
 }
 

@@ -1,5 +1,5 @@
-//! The parser of answers in all formats. An answer is text in which an opener begins a call or a thought, after which
-//! there may be text again.
+//! The parser of answers in all formats. An answer is text in which an opener may begin a call or a thought, after
+//! which there may be text again.
 //!
 //! The parser decides only when the text so far has a single possible meaning, so the result does not depend on how the
 //! text was cut into pieces. Undecided text is kept.
@@ -29,7 +29,7 @@ pub(crate) struct AnswerParser {
 enum State {
     Text,
     /// After an opener, or after the text that separates two calls. `mark` is this text with the white space before it.
-    /// It becomes content if no call or thought follows.
+    /// It becomes content if the text after it does not fit the format.
     Head {
         opener: &'static str,
         mark: String,
@@ -207,7 +207,7 @@ impl AnswerParser {
         let separator = if *num_read == 0 { "{" } else { ", " };
         match parameter {
             Err(Miss::Short) => return false,
-            // A parameter that is cut off or malformed is left out, and the object of arguments gets no closing
+            // A parameter that is cut off or malformed is left out of the arguments, and their object gets no closing
             // bracket.
             Err(Miss::Other) => return self.end_arguments(true, is_end, events),
             Ok(Some((name, value))) => {
@@ -278,7 +278,8 @@ impl AnswerParser {
     }
 }
 
-/// Returns the number of bytes at the end of `text` that may begin one of the marks, including the white space before.
+/// Returns the number of bytes at the end of `text` that may belong to one of the marks: the start of the mark, and
+/// white space before it.
 fn num_held_back(text: &str, marks: &[&str]) -> usize {
     if marks.is_empty() {
         return 0;

@@ -18,7 +18,7 @@ fn form(format: &str, thinking: &str, prompt: &str) -> AnswerForm {
     AnswerForm::new((format, thinking_of(thinking)), prompt, Tools::new(&tools()))
 }
 
-/// Returns the events without ids, with consecutive events of one kind joined.
+/// Returns the events without ids, with consecutive texts of one kind joined.
 fn read<'a>(form: &AnswerForm, pieces: impl IntoIterator<Item = &'a str>) -> Vec<AnswerEvent> {
     let mut parser = AnswerParser::new(form.clone());
     let mut events = Vec::new();
@@ -54,7 +54,7 @@ fn shown(events: &[AnswerEvent]) -> Vec<String> {
     shown
 }
 
-/// Parses the text as a whole, in single characters, and cut in two at every position.
+/// Checks the events of the text as a whole, in single characters, and cut in two at every position.
 fn check_form(form: &AnswerForm, text: &str, expected: &[&str]) {
     let whole = read(form, [text]);
     assert_eq!(shown(&whole), expected, "{text:?}");

@@ -1,5 +1,5 @@
-//! Adapts messages to the shapes that a template reads. The shapes are found by rendering a message of each shape once,
-//! when the template is compiled.
+//! Adapts messages to the shapes that a template reads. The shapes are found by rendering test messages when the
+//! template is compiled.
 //!
 //! OpenAI's clients send texts as strings or as lists of parts, and the arguments of a tool call as JSON in a string.
 //! Some templates print a list of parts as it is, some read nothing but lists, and some quote the JSON of the arguments
@@ -16,7 +16,7 @@ const PROBE: &str = "hilo-probe";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shapes {
     pub(super) content: ContentShape,
-    /// True if arguments of tool calls must be objects instead of JSON strings.
+    /// True if the template gets arguments of tool calls as objects, false if as JSON strings.
     pub(super) reads_arguments: bool,
     pub(super) tools: ToolsShape,
 }
@@ -42,7 +42,7 @@ impl Shapes {
     pub(super) const ALL: Self =
         Self { content: ContentShape::Both, reads_arguments: true, tools: ToolsShape::Nowhere };
 
-    /// Returns the shapes that a template reads, which are found by rendering a message of each shape.
+    /// Returns the shapes that a template reads, which are found by rendering test messages.
     pub(super) fn of(template: &ChatTemplate) -> Self {
         let reads_text = reads_content(template, &json!(PROBE));
         let content = match reads_content(template, &json!([{"type": "text", "text": PROBE}])) {
@@ -61,7 +61,7 @@ fn reads_content(template: &ChatTemplate, content: &Json) -> bool {
     text.contains(PROBE) && !lists.iter().any(|list| text.contains(list))
 }
 
-/// True if a template that gets arguments as an object does not print them in Python's notation.
+/// True if a template can render arguments that are an object, and does not print them in Python's notation.
 fn reads_arguments(template: &ChatTemplate) -> bool {
     let function = json!({"name": "f", "arguments": {PROBE: "x"}});
     let call = json!({"id": "call00000", "type": "function", "function": function});
@@ -93,8 +93,8 @@ fn tools_shape(template: &ChatTemplate) -> ToolsShape {
     format_in(Some(system), None).map_or(ToolsShape::Nowhere, ToolsShape::SystemMessage)
 }
 
-/// Converts a conversation to the shapes that the template reads. Returns the format in which the model will call
-/// tools, if the format is known.
+/// Converts a conversation to the shapes that the template reads. Returns the format of calls that the template shows,
+/// if the format is known.
 pub(super) fn adapt(template: &ChatTemplate, inputs: &mut ChatInputs) -> Option<&'static Format> {
     let format = match template.shapes.tools {
         ToolsShape::Variable(format) => Some(format),

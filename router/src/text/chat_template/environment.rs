@@ -1,4 +1,4 @@
-//! The environment of a template: Jinja as transformers sets it up. Filters, tests and functions of minijinja that
+//! The environment of a template: Jinja as transformers sets it up. Filters and tests of minijinja that are known to
 //! differ from Jinja's are replaced.
 //!
 //! The number of steps is limited, so that no template runs forever.
@@ -11,8 +11,7 @@ use super::json::{JsonStyle, json};
 use super::python::{self, str_of};
 use super::{Raised, methods};
 
-/// The maximum number of instructions in one rendering. This number is enough for thousands of messages with any known
-/// template, and takes at most a second.
+/// The maximum number of instructions in one rendering.
 pub(super) const MAX_STEPS: u64 = 10_000_000;
 
 /// Returns the environment, without a template.

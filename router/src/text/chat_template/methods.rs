@@ -1,5 +1,5 @@
-//! Methods of Python's `str` and `list` that templates call, where `minijinja_contrib` lacks them or counts bytes
-//! instead of characters.
+//! Methods of Python's `str`, `list` and `dict` that templates call, where `minijinja_contrib` lacks them or differs
+//! from Python.
 //!
 //! Methods that change a list or a dictionary are missing, because transformers forbids them too.
 

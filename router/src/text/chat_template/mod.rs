@@ -1,11 +1,11 @@
 //! Chat templates: they turn the messages of a conversation into the text format that the model was trained on.
 //!
 //! Templates are Jinja, written for Python. [`ChatTemplate::render`] returns the same text as transformers'
-//! `apply_chat_template`; the tests in `recorded` compare both. A template comes with the model and is trusted like its
-//! weights, but a conversation is not trusted, so the number of steps and the size of the text are limited. The time
-//! that a template can print is one of the inputs.
+//! `apply_chat_template`, apart from known differences; the tests in `recorded` compare both and list them. A template
+//! comes with the model and is trusted like its weights, but a conversation is not trusted, so the number of steps and
+//! the size of the text are limited. The time that a template can print is one of the inputs.
 //!
-//! This folder reads no file and knows no tokenizer.
+//! Outside of tests, this folder reads no file and knows no tokenizer.
 
 mod adapt;
 mod environment;
@@ -118,7 +118,7 @@ pub(crate) enum ChatTemplateError {
     #[error("template not found: the model has none, and none was given with --chat-template")]
     NotFound,
     /// The template or a file with it is invalid, which is found when the server starts.
-    #[error("the model's chat template cannot be read: {0}")]
+    #[error("the chat template cannot be read: {0}")]
     Unreadable(String),
     /// The template's own error message.
     #[error("{0}")]
@@ -144,7 +144,8 @@ impl ChatTemplate {
     /// Compiles a template.
     ///
     /// # Errors
-    /// [`ChatTemplateError::Unreadable`] when the source is not Jinja, or uses unknown functions, filters or tests.
+    /// [`ChatTemplateError::Unreadable`] when the source is not valid Jinja. Unknown functions, filters and tests are
+    /// errors when they are rendered.
     pub(crate) fn compile(source: &str, special_tokens: SpecialTokens) -> Result<Self, ChatTemplateError> {
         let mut environment = environment::environment();
         let unreadable = |error: Error| ChatTemplateError::Unreadable(error.to_string());
@@ -155,8 +156,8 @@ impl ChatTemplate {
     }
 
     /// Returns the text of a conversation whose messages have the shapes of OpenAI's API. Messages are adapted to the
-    /// template: parts are joined into a text, a text becomes a part, and the JSON of a call's arguments is parsed. If
-    /// the template does not support tools, then the tools, calls and results become texts.
+    /// template: as it needs, parts are joined into a text or a text becomes a part, and the JSON of a call's arguments
+    /// is parsed. If the template shows tools in no known format, then the tools, calls and results become texts.
     ///
     /// # Errors
     /// The template's own error message, or the reason why rendering failed.
@@ -168,7 +169,7 @@ impl ChatTemplate {
         Ok(RenderedChat { text, answer_form })
     }
 
-    /// Returns the text of a conversation, as transformers renders it.
+    /// Returns the text of a conversation, without adapting its messages.
     ///
     /// # Errors
     /// The template's own error message, or the reason why rendering failed.

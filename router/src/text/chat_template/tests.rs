@@ -1,4 +1,4 @@
-//! Tests each feature of templates against the output of Python's Jinja.
+//! Tests features of templates against the output of Python's Jinja.
 
 use serde_json::json;
 
