@@ -1,9 +1,10 @@
 //! The membership of a shard in the group of its host's shards: their common work, and its share of the processor.
 //!
 //! Entry point: [`Membership`]. Shards that compute on the CPU sum their results through the group, and all shards take
-//! turns with the host's memory while they load weights. In a group, each shard counts as one rank, even if it drives
-//! several devices. A single shard has no group, and its graphs have no operation that needs one. A member whose step
-//! fails, or that is dropped, ends the group, so that the other members do not wait for a result that never comes.
+//! turns while they load weights if the host's memory is too small for all at once. In a group, each shard counts as
+//! one rank, even if it drives several devices. A single shard has no group, and its graphs have no operation that
+//! needs one. A member whose step fails, or that is dropped, ends the group, so that the other members do not wait for
+//! a result that never comes.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
