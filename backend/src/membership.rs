@@ -21,11 +21,11 @@ use super::{BackendError, LocalRanks, Processors};
 /// much to read.
 const LOAD_DEADLINE: Duration = Duration::from_secs(60);
 /// The time for which a rank waits for the other ranks in a step, without the time per token (`TOKEN_DEADLINE`). All
-/// ranks do the same work at the same time. The client of the shards waits longer, so that this rank can still report
-/// the rank for which it waited.
+/// ranks do the same work at the same time. The client of the shards usually waits longer, so that this rank can still
+/// report the rank for which it waited.
 const STEP_DEADLINE: Duration = Duration::from_secs(10);
 const TOKEN_DEADLINE: Duration = Duration::from_millis(1);
-/// The maximum number of copies of a tensor that exist while it is loaded: one as stored, one packed.
+/// The maximum number of copies of a tensor that exist while it is loaded: one as stored, one converted.
 const COPIES_OF_A_TENSOR: u64 = 2;
 const MIB: u64 = 1 << 20;
 
