@@ -44,7 +44,9 @@ enum ReadinessError {
     Socket(#[from] io::Error),
     #[error("it sent an invalid message: {0}")]
     Frame(#[from] proto::FrameError),
-    #[error("it answered command {0}, but only command {HELLO_NUMBER} was sent: this is a defect, or another program listens there")]
+    #[error(
+        "it answered command {0}, but only command {HELLO_NUMBER} was sent: this is a defect, or another program listens there"
+    )]
     SequenceNumber(u64),
     #[error("{0}")]
     Shard(proto::ShardError),
