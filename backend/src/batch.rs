@@ -49,7 +49,7 @@ pub struct BatchRow {
     pub first_token: usize,
     /// The number of tokens that the row reads in this step: the last ones of its context.
     pub num_tokens: usize,
-    /// The number of the row's tokens that are in the KV cache after this step.
+    /// The number of tokens of the row's context after this step: the cached tokens and those that the row has read.
     pub context_len: usize,
     block_table: Range<usize>,
 }
@@ -90,8 +90,8 @@ pub struct StepOutput {
     pub tokens: Vec<SampledToken>,
     /// One per target of [`Batch::targets`].
     pub prompt_tokens: Vec<PromptToken>,
-    /// The hash of the programs that ran and of their inputs. Ranks that ran the same step have the same hash, so a
-    /// difference shows that the ranks have diverged.
+    /// The hash of the programs that ran, of their inputs and, on some backends, of the sampled tokens. Ranks that ran
+    /// the same step have the same hash, so a difference shows that the ranks have diverged.
     pub fingerprint: u64,
 }
 
@@ -101,7 +101,8 @@ pub struct SampledToken {
     pub token_id: u32,
     /// NaN if no token could be sampled: the logits were not finite, or no token was allowed.
     pub logprob: f32,
-    /// Ids and log-probabilities of the best tokens, best first: as many as requested, or more if the last ones tie.
+    /// Ids and log-probabilities of the best tokens, best first: as many as requested, or more if the last ones tie, or
+    /// fewer if the others are impossible.
     pub top_tokens: Vec<(u32, f32)>,
 }
 
@@ -110,7 +111,7 @@ pub struct SampledToken {
 pub struct PromptToken {
     pub logprob: f32,
     /// Ids and log-probabilities of the best tokens at the target's position, best first: as many as requested, or more
-    /// if the last ones tie.
+    /// if the last ones tie, or fewer if the others are impossible.
     pub top_tokens: Vec<(u32, f32)>,
 }
 
@@ -194,7 +195,7 @@ impl Batch {
         self.targets.token_indices.iter().any(|index| tokens.contains(&(*index as usize)))
     }
 
-    /// Returns the blocks of a row's context, in order of position.
+    /// Returns the blocks of a row, in order of position.
     pub fn block_table(&self, row: &BatchRow) -> &[u32] {
         &self.block_tables[row.block_table.clone()]
     }

@@ -21,7 +21,7 @@ pub enum BackendError {
     NoCollectivePath { num_ranks: usize },
     #[error("rank {rank}: {source}{}", cause(.source))]
     Collective { rank: usize, source: CollectiveError },
-    #[error("a step came before the KV cache was allocated")]
+    #[error("a step came before the KV cache was allocated, which is a defect of this server")]
     NotAllocated,
     #[error("{source}")]
     Device { fault: Fault, source: Box<dyn Error + Send + Sync> },

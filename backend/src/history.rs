@@ -1,4 +1,4 @@
-//! The token history: every token of every row, by slot and position.
+//! The token history: the tokens of rows, by slot and position.
 //!
 //! Entry point: [`TokenHistory`]. A row reads from it the token that it sampled in its previous step, and penalties
 //! read all of its tokens. Several threads write at once, each only to the slots of its own rows.

@@ -1,9 +1,10 @@
 //! The membership of a shard in the group of its host's shards: their common work, and its share of the processor.
 //!
 //! Entry point: [`Membership`]. Shards that compute on the CPU sum their results through the group, and all shards take
-//! turns with the host's memory while they load weights. In a group, each shard counts as one rank, even if it drives
-//! several devices. A single shard has no group, and its graphs have no operation that needs one. A member whose step
-//! fails, or that is dropped, ends the group, so that the other members do not wait for a result that never comes.
+//! turns while they load weights if the host's memory is too small for all at once. In a group, each shard counts as
+//! one rank, even if it drives several devices. A single shard has no group, and its graphs have no operation that
+//! needs one. A member whose step fails, or that is dropped, ends the group, so that the other members do not wait for
+//! a result that never comes.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
@@ -20,11 +21,11 @@ use super::{BackendError, LocalRanks, Processors};
 /// much to read.
 const LOAD_DEADLINE: Duration = Duration::from_secs(60);
 /// The time for which a rank waits for the other ranks in a step, without the time per token (`TOKEN_DEADLINE`). All
-/// ranks do the same work at the same time. The client of the shards waits longer, so that this rank can still report
-/// the rank for which it waited.
+/// ranks do the same work at the same time. The client of the shards usually waits longer, so that this rank can still
+/// report the rank for which it waited.
 const STEP_DEADLINE: Duration = Duration::from_secs(10);
 const TOKEN_DEADLINE: Duration = Duration::from_millis(1);
-/// The maximum number of copies of a tensor that exist while it is loaded: one as stored, one packed.
+/// The maximum number of copies of a tensor that exist while it is loaded: one as stored, one converted.
 const COPIES_OF_A_TENSOR: u64 = 2;
 const MIB: u64 = 1 << 20;
 

@@ -1,7 +1,8 @@
-//! The memory that this process could still allocate.
+//! The memory that a rank could still allocate for its states.
 //!
-//! Entry points: [`MemoryPlan::of_host`], the smaller of the machine's available memory and the rest of the control
-//! group's limit, and [`MemoryPlan::of_device`], which is the same before and after the weights are loaded.
+//! Entry points: [`MemoryPlan::of_host`], a share of the machine's available memory or of the rest of the control
+//! group's limit, whichever is smaller; [`MemoryPlan::of_device`], computed from a device's limit and the bytes of the
+//! weights.
 
 use std::fs;
 
@@ -30,8 +31,8 @@ const PROGRAMS_PERCENT: u64 = 8;
 const DEVICE_STEP_BYTES: u64 = 256 << 20;
 
 impl MemoryPlan {
-    /// Returns the share of each of `num_ranks` ranks in the host's available memory. The KV cache gets only half of
-    /// the share, because other processes use the host's memory too.
+    /// Returns the share of each of `num_ranks` ranks in the host's available memory. By default the KV cache gets only
+    /// half of the share, because other processes use the host's memory too.
     ///
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
@@ -52,7 +53,7 @@ impl MemoryPlan {
     }
 }
 
-/// Returns the bytes that could be allocated without swapping or being killed.
+/// Returns an estimate of the bytes that could be allocated without swapping or being killed.
 ///
 /// # Errors
 /// When `/proc/meminfo` cannot be read.
@@ -63,7 +64,7 @@ pub(super) fn available_host_bytes() -> Result<u64, BackendError> {
     Ok(left_in_group.chain(mem_available(&meminfo)).min().unwrap_or(0))
 }
 
-/// Returns the number in a file, or `None` if the file is missing or contains `max`.
+/// Returns the number in a file, or `None` if the file is missing or contains something else, such as `max`.
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

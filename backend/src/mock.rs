@@ -1,10 +1,9 @@
-//! A backend without a model: the next token is computed from all tokens of its row by arithmetic that can be checked
-//! by hand.
+//! A backend without a model: the next token is computed from all tokens of its row by simple arithmetic.
 //!
 //! The mock reads earlier tokens through the block table, and the input token from the token history, as real backends
-//! do. A wrong slot, block or position therefore changes the result. The mock uses only two sampling parameters: masks
-//! and `top_n_tokens`. It samples an end-of-sequence token only if a mask allows none of its candidates, so without a
-//! mask a sequence never ends with such a token.
+//! do. A wrong slot, block or position therefore changes the result. The mock obeys masks, and of the sampling
+//! parameters it reads only `top_n_tokens`. It samples an end-of-sequence token only if a mask allows none of its
+//! candidates, so without a mask a sequence never ends with such a token.
 
 use std::time::{Duration, Instant};
 
@@ -42,8 +41,8 @@ struct MockState {
 
 impl MockBackend {
     /// Returns a mock for a vocabulary of `vocab_size` tokens. Its candidates are the tokens of the second quarter of
-    /// the vocabulary, which are plain words in byte-pair vocabularies, or of the whole vocabulary if that quarter is
-    /// empty. Each rank computes all tokens.
+    /// the vocabulary, which are mostly plain words in byte-pair vocabularies, or of the whole vocabulary if that
+    /// quarter is empty, without `eos_token_ids`. Each rank computes all tokens.
     pub fn new(vocab_size: usize, eos_token_ids: &[u32], ranks: LocalRanks) -> Self {
         let is_plain = |id: &u32| !eos_token_ids.contains(id);
         let quarter =

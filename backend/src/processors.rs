@@ -2,7 +2,7 @@
 //!
 //! Entry point: [`Processors`]. One thread runs per core: the hardware threads of a core (SMT) share its arithmetic
 //! units and its path to memory, so a second thread would slow the first one down. On a machine with several memories
-//! and several ranks, a rank stays on the processors nearest to one memory.
+//! and several ranks, a rank stays on the processors nearest to the memories of its share of the cores.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! The choice of a device when the user names none, and what a named device lacks on this machine.
 //!
-//! Entry points: [`choose`] returns the first device of the table whose hardware and plugin are here, else the CPU;
-//! [`missing`] says what a device lacks.
+//! Entry points: [`choose`], which for `auto` returns the first device of the table whose hardware and plugin are here,
+//! else the CPU; [`missing`] says why a device cannot be used.
 
 use std::path::Path;
 
@@ -52,8 +52,8 @@ pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundi
     Choice { device: Device::CPU, reason: passed_over.join("; ") }
 }
 
-/// Returns a text that says what `device` needs but this machine lacks: the hardware, or else the plugin. `None` if
-/// nothing is missing.
+/// Returns the reason why `device` cannot be used on this machine: its hardware is missing or cannot be opened, or else
+/// its plugin is not found. `None` if nothing is missing.
 pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surroundings) -> Option<String> {
     if let Some(hardware) = &device.hardware {
         match (hardware.find)(&surroundings.root) {

@@ -19,7 +19,7 @@ pub fn quantize_help() -> String {
     let with_fp8 = listed(|device| device.quantizations.contains(&Quantize::Fp8));
     format!(
         "Quantize linear layers while loading: int8 (8-bit integers, one scale per output); int4 (4-bit integers, also one \
-         factor per 32 inputs; the output head stays int8; not on {without_int4}); fp8 (8-bit floats, one scale per \
+         factor per 32 inputs; the output head is int8; not on {without_int4}); fp8 (8-bit floats, one scale per \
          output; only on {with_fp8}) [default: none]"
     )
 }

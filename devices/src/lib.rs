@@ -9,8 +9,8 @@
 //!    check that rows do not affect each other. `xla/src/tests` compares compiled operations with those of the CPU.
 //! 5. Add a row to `docs/plugins.md`.
 //!
-//! Entry points: [`Device`] is a row; [`choose`] returns the device that `--device` means; [`missing`] names the
-//! hardware or plugin that this machine lacks; [`Device::check_ranks`] and [`Device::check_quantize`] refuse
+//! Entry points: [`Device`] is a row; [`choose`] returns the device that `--device` means; [`missing`] says
+//! why a device cannot be used on this machine; [`Device::check_ranks`] and [`Device::check_quantize`] refuse
 //! unsupported requests; [`plugins::find`] finds plugins; [`tpu::find`] finds chips. None of these functions opens a
 //! plugin or a device: the searches only look at files.
 

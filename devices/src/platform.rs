@@ -1,10 +1,9 @@
-//! The differences between the devices that plugins drive, as data. In all other respects, programs for these devices
-//! are the same.
+//! The differences between the devices that plugins drive, as data.
 
 use crate::plugins::Plugin;
 
-/// The usual value of [`PlatformSpec::chunk_bytes`]: small enough that such a chunk, beside all other data of a step,
-/// fits into the fast memory (128 MiB) of a TPU v5e or v6e.
+/// The usual value of [`PlatformSpec::chunk_bytes`]: small enough that such a chunk fits into the fast memory (128 MiB)
+/// of a TPU v5e or v6e beside other data.
 pub(crate) const CHUNK_BYTES: usize = 16 << 20;
 
 /// Limits XLA's log to warnings and errors. Without this variable, XLA logs every program that it compiles.
@@ -110,7 +109,7 @@ pub enum DecodeLoop {
 /// The type in which the KV cache of a program stores keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvCacheForm {
-    /// The type of the weights.
+    /// The type of the weights before quantization.
     OfWeights,
     /// IEEE single precision.
     F32,

@@ -7,7 +7,7 @@ pub enum Ranks {
     OnePerProcess,
     /// One process with any number of devices. Several processes would have no way to find each other.
     OneProcess,
-    /// Any numbers for which this host has enough chips. The launcher plans the TPU slice that the processes form.
+    /// Numbers that the chips of this host allow. The launcher plans the TPU slice that the processes form.
     Slice,
     /// Any number of processes with any number of devices.
     Any,

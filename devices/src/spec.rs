@@ -49,7 +49,7 @@ pub struct Hardware {
     pub article: &'static str,
     /// The message for a machine without this hardware.
     pub absence: &'static str,
-    /// Looks for the hardware below a root directory, which is `/` except in tests.
+    /// Looks for the hardware below a root directory: `/`, or the directory of `plan --sysfs-root`, or a test's.
     pub find: fn(&Path) -> Presence,
 }
 

@@ -1,4 +1,4 @@
-//! The device `xla-cpu`: the CPU of this machine through XLA. It runs the programs made for TPUs and GPUs on machines
+//! The device `xla-cpu`: the CPU of this machine through XLA. It runs programs like those for TPUs and GPUs on machines
 //! that have neither.
 
 use crate::platform::{CHUNK_BYTES, QUIET};

@@ -1,5 +1,5 @@
-//! The commands `compile` and `fit`, which work for a TPU slice on a machine without a TPU. They run in a child with
-//! the environment that libtpu needs.
+//! The commands `compile` and `fit`, which work for a TPU slice on a machine without a TPU, and for `xla-cpu`. They run
+//! in a child with the environment that libtpu needs.
 //!
 //! Entry points: [`run_as_process`] starts the child with the same arguments; [`run_as_child`] executes the command in
 //! the child.
@@ -19,8 +19,8 @@ pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
         Ahead::Compile(args) => &args.plan.topology,
         Ahead::Fit(args) => &args.topology,
     };
-    // A server finds a compiled program only under the flags with which it was compiled, so the child gets the same
-    // variables as a shard.
+    // A server finds a compiled program only under the flags with which it was compiled, so a child that compiles for
+    // this machine gets the same variables as a shard.
     let setting = Device::attached(topology).map_or(Setting::Ahead, |(device, _)| Setting::Shard(device));
     let variables = variables(&setting, &environment()).into_iter();
     let ours = variables.filter(|variable| !variable.is_yours).map(|variable| (variable.name, variable.value));

@@ -127,7 +127,7 @@ pub(crate) struct LaunchArgs {
     #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) shard_uds_path: Option<String>,
 
-    /// Seconds that running requests have to finish after SIGTERM or SIGINT
+    /// Seconds that running requests have to finish after SIGTERM, SIGINT or SIGHUP
     #[arg(long, env, help_heading = PROCESSES, default_value_t = 30, visible_alias = "graceful-termination-timeout", short_alias = 'g')]
     pub(crate) shutdown_timeout: u64,
 

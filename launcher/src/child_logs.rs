@@ -1,6 +1,6 @@
 //! The logs of the children. The threads that read the lines also show them. The last lines of each child are kept for
-//! the error message if that child dies. Reading never waits for the supervisor, so the pipes of the children never
-//! fill.
+//! the error message if that child dies. Reading does not wait until the supervisor has handled an event, so a busy
+//! supervisor does not keep a child from writing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
 //! Parses arguments and environment variables into [`Args`], and reports errors in them.
 //!
-//! Entry point: [`parse`]. It adds to clap: an empty variable counts as not set, an alias of a flag has a variable too,
-//! an error in a variable names the variable, and only similar names are suggested.
+//! Entry point: [`parse`]. Unlike clap alone, it takes an empty variable as not set, gives an alias of a flag a
+//! variable too, names the variable in an error about its value, and suggests only names that are similar or that stand
+//! for a flag of another server.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,7 +12,7 @@ use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
 
 use crate::args::Args;
 
-/// Flags of other servers, each with this server's flag of the same meaning.
+/// Flags of other servers, each with the flag of this server that comes nearest to it.
 const ELSEWHERE: [(&str, &str); 14] = [
     ("--batch-size", "--max-batch-prefill-tokens"),
     ("--ctx-size", "--max-total-tokens"),
@@ -47,7 +48,7 @@ const NEEDED_MOST: [&str; 15] = [
     "kv-cache-memory",
     "log-level",
 ];
-/// The flags that the help of `health` shows. `health` accepts all flags of a launch.
+/// The flags that the help of `health` shows. `health` accepts all HTTP flags of a launch.
 const OF_HEALTH: [&str; 5] = ["pid", "hostname", "port", "uds", "tls-certfile"];
 
 /// Parses the arguments, of which the first is the program's name, and the environment variables of the flags.

@@ -9,10 +9,11 @@ use crate::exit::Exit;
 /// The errors of a launch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LauncherError {
-    /// Flags that contradict each other or the machine. The list contains all problems.
+    /// Flags or variables that are invalid, or contradict each other or the machine. The list contains the problems
+    /// found.
     #[error("invalid arguments: {}", .0.join("; "))]
     Arguments(Vec<String>),
-    /// A device that is missing or in use. The list contains all reasons.
+    /// A device that cannot be used. The list contains the reasons found.
     #[error("device {device}: {}", .reasons.join("; "))]
     Device { device: devices::Device, reasons: Vec<String> },
     #[error("model")]

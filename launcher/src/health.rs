@@ -1,8 +1,8 @@
 //! `text-generation-launcher health`: asks a server on this machine if it is healthy, as a container's HEALTHCHECK
 //! does.
 //!
-//! The address comes from the flags and variables of a launch: those given to this command or, with `--pid`, those of a
-//! running launcher.
+//! The address comes from the flags and variables of a launch: those given to this command or, with `--pid`, the flags
+//! of a running launcher and the variables of this process.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,7 +20,7 @@ use ureq::tls::TlsConfig;
 
 use crate::command_line;
 
-/// The maximum time for the server's response.
+/// The maximum time for the server's response; on a Unix socket, for each read and write.
 const DEADLINE: Duration = Duration::from_secs(5);
 const EXECUTABLE: &str = "text-generation-launcher";
 /// The HTTP status of a healthy server.

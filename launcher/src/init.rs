@@ -1,9 +1,10 @@
 //! The first process of a container. It starts this executable again with the same arguments, passes signals on to it,
-//! and reaps every process that ends.
+//! and reaps its child and every orphan that ends.
 //!
 //! The kernel treats the first process of a PID namespace specially. Signals that it does not handle have no effect on
-//! it, and every process whose parent has ended becomes its child and stays a zombie until it is waited for. So
-//! launcher, router and shard never run as the first process; they run as its children, as they would anywhere else.
+//! it (except SIGKILL and SIGSTOP from outside), and every process whose parent has ended becomes its child and stays a
+//! zombie until it is waited for. So launcher, router and shard never run as the first process; they run as its
+//! children, as they would anywhere else.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -14,7 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-/// The signals that are passed on to the child. A container's runtime sends them to the container's first process.
+/// The signals that are passed on to the child. A container's runtime sends signals to the container's first process.
 const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 /// The exit status for a process that a signal ended is this plus the signal's number, as in shells.
 const ENDED_BY_SIGNAL: i32 = 128;

@@ -1,7 +1,7 @@
 //! Runs a launch, from its arguments to its end, and prints the plan of a launch.
 //!
-//! Entry points: [`run_as_process`] and [`show`]. Both choose a device, look at the machine, and make a [`LaunchPlan`].
-//! A launch then checks the plan against the machine and passes it to the supervisor.
+//! Entry points: [`run_as_process`] and [`show`]. Both choose a device, look at the machine, make a [`LaunchPlan`]
+//! and check it against the machine. A launch then passes the plan to the supervisor.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,8 @@ pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
     }
 }
 
-/// Prints the plan of [`run_as_process`] on stdout. Errors go to stderr, with the same exit status.
+/// Prints the plan of [`run_as_process`] on stdout. An error that prevents a plan goes to stderr, with the exit status
+/// of a launch.
 pub(crate) fn show(args: &PlanArgs) -> ExitCode {
     match plan_as_text(args) {
         Ok(text) => {
@@ -61,7 +62,7 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     let surroundings = Surroundings::of_process();
     let Choice { device, reason } = choose(args, &surroundings);
     if args.model.device == Asked::Auto {
-        tracing::info!(%device, reason, "device");
+        tracing::info!(%device, reason, "device chosen automatically");
     }
     if let Some(missing) = devices::missing(device, args.model.plugin_path.as_deref(), &surroundings) {
         return Err(LauncherError::Device { device, reasons: vec![missing] });

@@ -2,8 +2,8 @@
 //!
 //! One executable plays every part. Without a subcommand it is the launcher, which runs itself again as `shard` and
 //! `router`. The other subcommands start no server; `--help` lists them. Exit status: 0 after a clean stop, 2 for bad
-//! arguments or configuration, 3 when the device is missing or in use, 17 when a shard failed, 1 for anything else
-//! (`docs/exit-codes.md`).
+//! arguments or configuration, 3 when the device is missing, is in use or has no plugin, 17 when a shard failed, 1 for
+//! anything else (`docs/exit-codes.md`).
 
 #![forbid(unsafe_code)]
 
@@ -40,8 +40,8 @@ use proto::exit_status;
 
 use crate::args::{Ahead, Args, Part};
 
-/// The allocator of every process. Its background thread returns freed memory to the system; glibc's allocator would
-/// keep most of it.
+/// The allocator of every process on x86-64. Its background thread returns freed memory to the system; glibc's
+/// allocator would keep most of it.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

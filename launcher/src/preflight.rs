@@ -1,5 +1,5 @@
-//! Checks before any process starts. A model that does not exist, a port that is taken, or a missing directory for the
-//! sockets is then an error within milliseconds, not after a model has been loaded.
+//! Checks before any process starts. A local model that does not exist, a port that is taken, or a missing directory
+//! for the sockets is then an error at once, not after a model has been loaded.
 
 use model_files::ModelFiles;
 use router::HttpEndpoint;
@@ -12,7 +12,7 @@ use crate::socket_place::SocketPlace;
 /// Checks a local model's files, the flags and the HTTP address, and finds a directory for the sockets.
 ///
 /// # Errors
-/// The first problem, with what to do about it.
+/// The first problem that is found.
 pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     if !ModelFiles::is_hub_id(&args.model.model_id) {
         ModelFiles::open(&args.model.model_id)?;

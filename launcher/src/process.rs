@@ -1,7 +1,7 @@
 //! One child process: starts it, shows its log lines, reports its end to the supervisor, and sends it signals.
 //!
-//! A child is reaped only by [`Process::reap`], on the supervisor's thread, after its last line has been shown. So a
-//! signal never reaches an unrelated process that was given the same process id.
+//! A child is reaped only by [`Process::reap`], on the supervisor's thread, after its end was reported. So a signal
+//! never reaches an unrelated process that was given the same process id.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::process::CommandExt;
@@ -37,7 +37,7 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `executable` with the planned arguments and `extra` ones. The child has its own process group, so that
     /// Ctrl-C on the terminal reaches only the launcher. Its log lines go to `logs`. Its end is sent as an event after
-    /// its last line was shown.
+    /// its last line was shown, or after a deadline.
     ///
     /// This must be called from the launcher's main thread, because children ask the kernel to kill them when the
     /// thread that started them ends.

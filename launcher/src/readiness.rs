@@ -44,11 +44,13 @@ enum ReadinessError {
     Socket(#[from] io::Error),
     #[error("it sent an invalid message: {0}")]
     Frame(#[from] proto::FrameError),
-    #[error("it answered command {0}, but only command {HELLO_NUMBER} was sent")]
+    #[error(
+        "it answered command {0}, but only command {HELLO_NUMBER} was sent: this is a defect, or another program listens there"
+    )]
     SequenceNumber(u64),
     #[error("{0}")]
     Shard(proto::ShardError),
-    #[error("it replied to Hello with a message of another kind")]
+    #[error("it replied to Hello with a message of another kind: this is a defect, or another program listens there")]
     UnexpectedReply,
 }
 

@@ -11,8 +11,8 @@ use rustix::fs::MemfdFlags;
 
 use crate::error::LauncherError;
 
-/// A file in memory, created empty. Its bytes count as memory of the launch's processes, not of `/dev/shm`, and it
-/// disappears with the last process that has it open.
+/// A file in memory, created empty. It takes no space in `/dev/shm`, and it disappears with the last process that has
+/// it open.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     file: OwnedFd,

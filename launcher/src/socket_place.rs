@@ -3,7 +3,7 @@
 //!
 //! A launcher that is killed cannot remove its directory, so a later launcher removes it. A lock on the directory shows
 //! that its launcher still runs; the system releases the lock when the process ends. Process ids would not work,
-//! because containers share directories but not process ids.
+//! because containers may share directories but not process ids.
 
 use std::fs::{self, File, Permissions};
 use std::io;

@@ -6,9 +6,9 @@
 //!       └──────────── a child ends ─────────┴───────────────┴─▶ the others are ended, the launch fails
 //! ```
 //!
-//! The supervisor is one thread that receives events from one channel. It owns the child processes and nothing else.
-//! Log lines of the children do not pass through it (`child_logs`), so a slow reader of the log delays neither signals
-//! nor the end of a child.
+//! The supervisor is one thread that receives events from one channel. It owns the child processes. Log lines of the
+//! children do not pass through it (`child_logs`), so a slow reader of the log delays neither signals nor the end of a
+//! child.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
@@ -38,9 +38,10 @@ const ROUTER_MARGIN: Duration = Duration::from_secs(10);
 const SHARD_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 /// The maximum time that the router gets to find the cause of a failure and to report it to its clients.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(6);
-/// The maximum time that the children get after a failure to log why they end.
+/// The maximum time that the children get to end by themselves after a failure, once the router has ended or
+/// [`FAREWELL_DEADLINE`] is over.
 const LAST_WORDS_DEADLINE: Duration = Duration::from_secs(1);
-/// The maximum time from SIGTERM to the end of a child. After it, the child gets SIGKILL.
+/// The maximum time from the SIGTERM of [`Supervisor::kill`] to the end of a child. After it, the child gets SIGKILL.
 const TERM_DEADLINE: Duration = Duration::from_secs(1);
 /// The maximum time to wait for the end of a child after SIGKILL. Only a process that is stuck in the kernel takes
 /// longer.
@@ -117,7 +118,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends all children in order after a signal. If the router does not serve yet, it is ended at once, and its shards
+    /// Ends all children in order after a signal. If the router does not serve yet, its end is no error, and its shards
     /// get no time for Leave.
     fn drain(&mut self) -> Result<(), LauncherError> {
         self.logs.clear_progress();

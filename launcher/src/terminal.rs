@@ -1,5 +1,5 @@
-//! The launcher's output: the children's log lines, labelled with the child's name, and progress. A terminal shows
-//! progress in one line that is redrawn; another log gets a line at intervals.
+//! The launcher's output: the children's log lines, labelled with the child's name, and progress. A terminal that can
+//! redraw lines shows progress in one line; another log gets a line at intervals.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Fingerprints: hashes of 64 bits, by which ranks compare their steps without exchanging the data.
 //!
-//! Entry point: [`Fingerprint`], FNV-1a with 64 bits: the same on every machine and in every build. Two lists of one
-//! length that differ in exactly one number always have different fingerprints. The hash is not cryptographic: lists
-//! with equal fingerprints can be constructed.
+//! Entry point: [`Fingerprint`], 64-bit FNV-1a whose steps take numbers of 64 bits instead of bytes. The hash is the
+//! same on every machine and in every build. Two lists of one length that differ in exactly one number always have
+//! different fingerprints. The hash is not cryptographic: lists with equal fingerprints can be constructed.
 
 /// The hash of a list of numbers. More numbers can be added at the end of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,7 +25,7 @@ const TABLE: [(&str, Generation, Driver); 8] = [
 pub enum Generation {
     /// v2 or v3, which have the same PCI device id.
     V2OrV3,
-    /// Released in 2020.
+    /// The generation before v5e and v5p.
     V4,
     /// Also called v5 lite.
     V5e,
@@ -97,10 +97,10 @@ impl Generation {
     }
 }
 
-/// Finds the TPU chips below `root`, which is `/` except in tests.
+/// Finds the TPU chips below the root directory `root`.
 ///
-/// Only PCI functions with a device node count as chips, because a chip may have several functions on the bus, and a
-/// container sees the whole bus but has only the nodes of its own chips.
+/// Only PCI functions with a device node of their own count as chips, because a chip may have several functions on the
+/// bus, and a container sees the whole bus but has only the nodes of its own chips.
 pub fn find(root: &Path) -> Chips {
     let mut chips = Chips::default();
     for (index, function) in functions(root).into_iter().enumerate() {

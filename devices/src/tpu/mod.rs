@@ -55,12 +55,12 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     client_options: &[],
     compiler_flags: &[
         // If a SparseCore gathered the keys and values, it would leave them in HBM, from where they would be read
-        // again: a step would read 1.5 times as many bytes.
+        // again.
         ("xla_tpu_offload_gather_to_sparsecore", CompilerFlag::Bool(false)),
         // Without this optimisation, the compiler's cost estimates of the programs stay the same, and prefill programs
-        // compile in half the time.
+        // compile faster.
         ("xla_tpu_autofdo", CompilerFlag::Bool(false)),
-        // Equal layers are stored once, so a program has a tenth of the size.
+        // Equal layers are stored once, so a program is smaller.
         ("xla_tpu_enable_deduplicated_calls", CompilerFlag::Name("ENABLED")),
     ],
     min_decode_rows: 2,

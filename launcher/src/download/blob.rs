@@ -1,5 +1,5 @@
 //! A file during its download: `blobs/<etag>.incomplete`. A download that is killed leaves this file, and the next
-//! download continues it.
+//! download continues it if the file has a checksum.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -26,7 +26,7 @@ pub(crate) struct Incomplete<'a> {
 }
 
 impl<'a> Incomplete<'a> {
-    /// Opens the file. Bytes of an earlier download are kept if the file has a checksum and they are not more than its
+    /// Opens the file. Bytes of an earlier download are kept if the file has a checksum and they do not exceed its
     /// size. Otherwise the file starts empty: without a checksum nothing would show that a power failure damaged the
     /// bytes.
     ///

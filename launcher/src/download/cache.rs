@@ -131,7 +131,7 @@ impl ModelCache {
         let outcome = match link() {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => match std::fs::read_link(&path) {
                 Ok(found) if found == target => Ok(()),
-                // The link points to another blob, so it is replaced.
+                // The link points to another blob, or the file is no link, so it is replaced.
                 _ => std::fs::remove_file(&path).and_then(|()| link()),
             },
             outcome => outcome,

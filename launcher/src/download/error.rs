@@ -102,7 +102,7 @@ pub(crate) enum HubError {
     Signals(io::Error),
     #[error("the thread that downloads cannot be started: {0}")]
     Thread(io::Error),
-    #[error("the thread that downloads panicked")]
+    #[error("the thread that downloads panicked, which is a defect of this program")]
     Silent,
     #[error("the download was stopped; the next download continues from what was received")]
     Stopped,
@@ -149,8 +149,8 @@ impl HubError {
         }
     }
 
-    /// The exit status, one of [`exit_status`]: a configuration error if the user must change something before another
-    /// try.
+    /// The exit status, one of [`exit_status`]: a failure if the cause is the network, the disk, damaged bytes or this
+    /// process, otherwise a configuration error.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             _ if self.is_passing() => exit_status::FAILURE,

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::error::HubError;
 
-/// The files other than weights that the router and the shards read, each with true if it is required.
+/// The files, other than the weights and their index, that the router and the shards read, each with true if it is
+/// required.
 const SMALL_FILES: [(&str, bool); 9] = [
     ("config.json", true),
     ("tokenizer.json", true),
@@ -21,7 +22,7 @@ const SMALL_FILES: [(&str, bool); 9] = [
 ];
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
-/// Endings of files that contain Python pickles.
+/// Endings of files that usually contain Python pickles.
 const PICKLES: [&str; 4] = [".bin", ".pt", ".pth", ".ckpt"];
 /// The number of names that an error gives as examples.
 const MAX_EXAMPLES: usize = 3;
@@ -67,7 +68,7 @@ pub(crate) fn select(model: &str, names: &[String]) -> Result<Selection, HubErro
 /// Returns the names of the files that an index lists, sorted and each once.
 ///
 /// # Errors
-/// [`HubError::Index`] when the index is invalid, or lists a name that could leave the model's folder.
+/// [`HubError::Index`] when the index is invalid, or lists anything but plain names of safetensors files.
 pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, HubError> {
     let failed = |problem: String| HubError::Index { problem };
     let index: Value = serde_json::from_slice(index).map_err(|error| failed(error.to_string()))?;
@@ -79,8 +80,8 @@ pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, HubError> {
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-/// Returns the names of the required files that a folder lacks. `read` returns the contents of a file in the folder,
-/// and `has` is true if the folder has a file.
+/// Returns the names of the required files that a folder lacks, and the name of an invalid index. `read` returns the
+/// contents of a file in the folder, and `has` is true if the folder has a file.
 pub(crate) fn missing(read: impl Fn(&str) -> Option<Vec<u8>>, has: impl Fn(&str) -> bool) -> Vec<String> {
     let needed = SMALL_FILES.iter().filter(|(_, is_needed)| *is_needed).map(|(name, _)| (*name).to_owned());
     let weights = match read(INDEX_FILE) {
@@ -105,7 +106,8 @@ fn no_weights(model: &str, names: &[String]) -> HubError {
     }
 }
 
-/// True if the name is that of a safetensors file in the index's own folder.
+/// True if the name is that of a safetensors file in the index's own folder, without a leading dot and without
+/// characters that have a meaning in a URL.
 fn is_plain(name: &str) -> bool {
     name.ends_with(".safetensors") && !name.starts_with('.') && !name.contains(['/', '\\', '?', '#', '%'])
 }

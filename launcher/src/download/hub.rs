@@ -76,7 +76,7 @@ impl<'a> Hub<'a> {
     /// Creates a client for one revision of a model.
     ///
     /// # Errors
-    /// [`HubError::Certificates`] when the file of certificates is invalid.
+    /// [`HubError::Certificates`] when the file of certificates cannot be read or is invalid.
     pub(crate) fn new(model: &'a str, revision: &'a str, settings: &'a Settings) -> Result<Self, HubError> {
         let tls = settings.certificates.as_deref().map_or_else(|| Ok(TlsConfig::default()), tls_config)?;
         let api = ApiBuilder::from_cache(Cache::new(settings.cache.clone())).with_endpoint(settings.endpoint.clone());

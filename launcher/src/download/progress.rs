@@ -37,7 +37,7 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct Display {
     files: BTreeMap<String, FileProgress>,
-    /// The bars, if stdout is a terminal.
+    /// The bars, if the display has bars.
     bars: Option<MultiProgress>,
     /// The last error that was shown. An equal error is not shown again right after it.
     last_error: String,

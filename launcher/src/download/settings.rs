@@ -1,5 +1,5 @@
-//! The settings of downloads: the Hub's address, the folder of the cache, the token and others. They come from the
-//! variables that Python's `huggingface_hub` reads, in the same order of precedence. Nothing here uses the network.
+//! The settings of downloads: the Hub's address, the folder of the cache, the token and others. They come from
+//! flags and from variables of Python's tools and of text-generation-inference. Nothing here uses the network.
 
 use std::fmt;
 use std::io::ErrorKind;

@@ -47,7 +47,7 @@ impl<'a> Download<'a> {
     /// mode is set, if the revision is a commit, or if the Hub cannot be reached or has a temporary problem.
     ///
     /// # Errors
-    /// The first final failure. The bytes that were received stay in the cache.
+    /// The first final failure. The bytes that were received stay in the cache, unless their checksum is wrong.
     pub(crate) fn run(&self) -> Result<Snapshot, HubError> {
         let cached = match (self.cache.snapshot(), self.settings.is_offline) {
             (Ok(snapshot), true) => return Ok(snapshot),

@@ -1,8 +1,8 @@
 //! Flags of text-generation-inference's launcher that this server accepts but does not implement. For each flag that is
 //! given, the server logs what happens, or refuses to start.
 //!
-//! Entry point: [`TgiArgs`]. `table.rs` has one row for each flag. Setting the flag's environment variable counts as
-//! giving the flag.
+//! Entry point: [`TgiArgs`]. `table.rs` has one row for each flag. Setting the flag's environment variable, if it has
+//! one, counts as giving the flag.
 
 mod table;
 

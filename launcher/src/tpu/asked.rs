@@ -1,4 +1,4 @@
-//! The user's settings for TPUs in environment variables: chips, hosts, bounds and addresses. A setting that
+//! The user's settings for TPUs in environment variables: chips, hosts, bounds, addresses and ports. A setting that
 //! contradicts a plan is found here.
 
 use std::collections::BTreeSet;
@@ -122,7 +122,7 @@ impl Asked {
     }
 
     /// Checks the variables that must differ between processes, and returns the errors. With several shards these
-    /// variables must be unset; with one shard they must have the planned value.
+    /// variables must be unset; with one shard they must be unset or have the planned value, if there is one.
     pub(crate) fn check_private(&self, request: &Request<'_>, addresses: &[String]) -> Vec<String> {
         let own = addresses.get(self.worker_id as usize).filter(|_| request.num_shard == 1);
         let port = own.and_then(|address| address.rsplit_once(':')).map(|(_, port)| port.to_owned());

@@ -1,7 +1,7 @@
 //! Finds reasons why a shard cannot open its chips, before the shard starts: missing rights, a chip in use, or a lock
 //! that another process holds.
 //!
-//! Entry point: [`check`]. libtpu reports most of these problems too, but minutes later, in other words, or not at all.
+//! Entry point: [`check`]. libtpu reports these problems minutes later, in other words, or not at all.
 //! The check removes no file, because a file may belong to another user.
 
 use std::fs::{self, File, OpenOptions};
@@ -25,7 +25,7 @@ const MAX_COMMAND_CHARS: usize = 100;
 /// The input of a check: the chips that a launch opens, and the state of the machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inspection<'a> {
-    /// The root of the file system: `/` except in tests.
+    /// The root of the file system: `/`, or the directory of `plan --sysfs-root`, or a test's.
     pub(crate) root: &'a Path,
     pub(crate) chips: &'a [&'a Chip],
     /// True if libtpu will take its lock.

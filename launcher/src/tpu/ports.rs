@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 /// The first port to try. Other programs, such as torch_xla, give this port to the first process. In a slice of several
-/// hosts, the first process of each host has this port.
+/// hosts, the first process of each host has this port by default.
 pub(crate) const FIRST_PORT: u16 = 8476;
 
 /// Returns the first `count` free ports from `first` on, without `taken`; fewer if there are not enough.
@@ -14,7 +14,7 @@ pub(crate) fn free_ports(first: u16, count: usize, taken: u16) -> Vec<u16> {
 }
 
 fn is_free(port: u16) -> bool {
-    // If the system has IPv6, the first address covers IPv4 too.
+    // If the system has IPv6, the first address usually covers IPv4 too.
     let places = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
     TcpListener::bind(&places[..]).is_ok()
 }

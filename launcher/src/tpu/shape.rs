@@ -186,7 +186,8 @@ fn no_such_form(request: &Request<'_>, generation: Generation, asked: &Asked) ->
     )
 }
 
-/// Notes about choices on which sources disagree, that no other system is known to make, or that leave a device idle.
+/// Notes about choices on which sources disagree, that no other system is known to make, that are not tried yet, or
+/// that leave a device idle.
 fn notes(request: &Request<'_>, generation: Generation, local: &Local, asked: &Asked) -> Vec<String> {
     let mut notes = Vec::new();
     if local.num_chips == 8 && asked.hosts.len() == 1 && asked.topology.is_none() {

@@ -2,8 +2,8 @@
 //!
 //! Entry points: [`environment`], the variables that the user set; [`without_secrets`], a command whose child does not
 //! inherit secrets; [`variables`], the variables of a child: first those of `table.rs` that its slice needs, then those
-//! of its device. The user's own value wins, with two exceptions: from a list of visible chips each child gets only its
-//! own chips, and missing flags are appended to `LIBTPU_INIT_ARGS`.
+//! of its device. The user's own value wins, except where a row of the table replaces it: of lists for all chips, each
+//! child gets the part for its own chips, and missing flags are appended to `LIBTPU_INIT_ARGS`.
 
 mod table;
 

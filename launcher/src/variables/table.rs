@@ -66,8 +66,8 @@ pub(super) const TABLE: [Row; 18] = [
             Setting::Shard(_) => None,
         },
     ),
-    // Where there is no metadata server, each query takes half a minute. On a host of a larger pod, the server returns
-    // facts about the whole pod.
+    // Where there is no metadata server, each query takes long. On a host of a larger pod, the server returns facts
+    // about the whole pod.
     Row::new("TPU_SKIP_MDS_QUERY", "these variables replace the replies of the metadata server", |to| to.libtpu("1")),
     Row::new("TPU_ACCELERATOR_TYPE", "type of the slice, instead of the metadata server's reply", |to| match to {
         // The command line names the topology to compile for; libtpu only needs any valid type.

@@ -1,12 +1,13 @@
-//! Counts the multiply-adds of a graph.
+//! Counts the multiply-adds of a graph's linear layers and experts.
 //!
 //! Entry point: [`Graph::multiply_adds`].
 
 use super::{Graph, Op, Value};
 
 impl Graph {
-    /// Returns the multiply-adds of the linear layers and the chosen experts of one rank, for each token or row that
-    /// the graph is run for. Attention is not counted, because its work depends on the length of the context.
+    /// Returns the multiply-adds, for each token or row that the graph is run for, of one rank's linear layers and of
+    /// the experts that the token chooses, as if the rank had all of them. Other operations are not counted; the work
+    /// of attention depends on the length of the context.
     pub fn multiply_adds(&self) -> u64 {
         let shape_of = |value: &Value| match &self.node(*value).op {
             Op::Weight(spec) => spec.local_shape(),

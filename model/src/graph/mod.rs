@@ -1,10 +1,9 @@
-//! A model or a sampler as data: a list of operations. The shape and type of each operation are checked when it is
-//! added.
+//! A model or a sampler as data: a list of operations. The builder of an operation checks its operands.
 //!
-//! Entry points: [`Graph`] and its builders (`model_ops` for models, `sampling_ops` for samplers), [`Value`], the
-//! handle of a node's result, and [`Op`]. Layers and models build graphs, and backends execute them; a graph knows
-//! neither. To add an operation, write its variant in `op` and its builder; the compiler then reports the matches in
-//! backends that lack it. [`quantized`] decides which weights of finished graphs are quantized.
+//! Entry points: [`Graph`] and its builders (in `model_ops` and `sampling_ops`), [`Value`], the handle of a node's
+//! result, and [`Op`]. Layers, models and samplers build graphs, and backends execute them; this module uses none of
+//! these. To add an operation, write its variant in `op` and its builder; the compiler then reports the matches that
+//! lack it. [`quantized`] decides which weights of finished graphs are quantized.
 
 mod arithmetic;
 mod model_ops;
@@ -74,8 +73,8 @@ impl Graph {
         &self.outputs
     }
 
-    /// Returns, for each node, the operands whose last use it is and that are not outputs. An executor may drop them
-    /// after the node.
+    /// Returns, for each node of a finished graph, the operands whose last use it is and that are not outputs. An
+    /// executor may drop them after the node.
     pub fn last_uses(&self) -> &[Vec<Value>] {
         &self.last_uses
     }
@@ -85,7 +84,7 @@ impl Graph {
         self.nodes.iter().filter_map(|node| if let Op::Weight(spec) = &node.op { Some(spec) } else { None })
     }
 
-    /// The states that the operations read and write.
+    /// The declared states, each once.
     pub fn states(&self) -> &[StateSpec] {
         &self.states
     }
@@ -95,7 +94,7 @@ impl Graph {
         &self.states[id.0]
     }
 
-    /// Returns the graph that computes `outputs`. Nothing more can be added to it.
+    /// Returns the finished graph, which computes `outputs`.
     pub fn finish(mut self, outputs: &[Value]) -> Arc<Self> {
         self.outputs = outputs.to_vec();
         self.last_uses = vec![Vec::new(); self.nodes.len()];
@@ -111,18 +110,19 @@ impl Graph {
         Arc::new(self)
     }
 
-    /// Adds an input, which is data of the step.
+    /// Returns the node of an input, which is data of the step. Adds the node if the graph lacks it.
     pub fn input(&mut self, input: Input) -> Value {
         let (shape, dtype) = input.signature();
         self.push_once(Op::Input(input), shape, dtype)
     }
 
-    /// Adds argument number `index` of the graph: a value that is computed outside of it.
+    /// Returns the node of argument number `index` of the graph: a value that is computed outside of it. Adds the node
+    /// if the graph lacks it.
     pub fn argument(&mut self, index: usize, shape: Shape, dtype: DType) -> Value {
         self.push_once(Op::Argument(index), shape, dtype)
     }
 
-    /// Adds this rank's part of a weight. Returns the existing node if the same weight was added before.
+    /// Returns the node of this rank's part of a weight. Adds the node if the graph lacks it.
     pub fn weight(&mut self, spec: &WeightSpec) -> Value {
         self.push_once(Op::Weight(spec.clone()), Shape::fixed(&spec.local_shape()), DType::Float(spec.dtype))
     }
@@ -136,7 +136,7 @@ impl Graph {
         }))
     }
 
-    /// Adds a scalar constant.
+    /// Returns the node of a scalar constant. Adds the node if the graph lacks it.
     pub fn constant(&mut self, value: f32) -> Value {
         self.push_once(Op::Constant(value), Shape::new([]), DType::F32)
     }
@@ -151,8 +151,8 @@ impl Graph {
         Value(self.nodes.len() - 1)
     }
 
-    /// Returns an error if `condition` is false. The error names the operation, its operands and the operands that it
-    /// expects.
+    /// Returns an error if `condition` is false. The error names the operation, the shapes and types of its operands,
+    /// and what the operation expects.
     fn require(&self, condition: bool, op: &Op, operands: &[Value], expected: &str) -> Result<(), GraphError> {
         if condition {
             return Ok(());

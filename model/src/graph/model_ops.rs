@@ -1,7 +1,7 @@
 //! Builders of the operations of models.
 //!
-//! Each builder checks shapes and types. It returns the handle of the result, or a [`GraphError`] that names the
-//! operands and what the operation expects.
+//! Each builder checks its operands. It returns the handle of the result, or a [`GraphError`] with the operands' shapes
+//! and types and what the operation expects.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Graph {
         Ok(self.push(op, operands.to_vec(), shape, DType::F32)) // [tokens, hidden]
     }
 
-    /// [`Op::Linear`]: x `[n, in]` times weight `[out, in]`, plus bias `[out]`.
+    /// [`Op::Linear`]: x `[n, in]` times the transpose of weight `[out, in]`, plus bias `[out]`.
     pub fn linear(&mut self, x: Value, weight: Value, bias: Option<Value>) -> Result<Value, GraphError> {
         let op = Op::Linear;
         let operands: Vec<Value> = [x, weight].into_iter().chain(bias).collect();
@@ -128,9 +128,9 @@ impl Graph {
     }
 
     /// Adds a + b to the graph, with broadcasting: a scalar is added to every element, and in `[rows, n]` each value of
-    /// `[rows]` is added to every element of its row.
+    /// `[rows]` is added to every element of its row, and likewise for tokens.
     pub(crate) fn add(&mut self, a: Value, b: Value) -> Result<Value, GraphError> {
-        self.binary(Binary::Add, a, b) // as a
+        self.binary(Binary::Add, a, b) // as the larger
     }
 
     /// Returns x times `factor`; x itself if `factor` is 1.

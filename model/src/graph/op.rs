@@ -1,16 +1,15 @@
-//! The operations of graphs: large ones for models, and small ones of which samplers are composed.
+//! The operations of graphs: large ones for models, and small ones of which samplers and parts of models are composed.
 //!
 //! An [`Op`] is the function that a node computes from its operands; the comment of a variant gives their shapes and
 //! the result. Operations about a row's slot, context or blocks read them from the step's row metadata, which every
-//! backend has. A new operation needs a variant here and a builder; the compiler then reports the matches in backends
-//! that lack it.
+//! backend has. A new operation needs a variant here and a builder; the compiler then reports the matches that lack it.
 
 use std::sync::Arc;
 
 use super::{DType, Shape, StateId, WeightSpec};
 
-/// The factor by which the token is multiplied that seeds [`Op::ContextUniform`]: TGI's hash key. The factor is odd, so
-/// no two tokens have the same seed.
+/// The token that seeds [`Op::ContextUniform`] is multiplied by this factor, TGI's hash key. The factor is odd, so no
+/// two tokens have the same seed.
 pub const CONTEXT_SEED_FACTOR: u32 = 15_485_863;
 
 /// The function that a node computes.
@@ -25,13 +24,13 @@ pub enum Op {
     /// A scalar, `[]`.
     Constant(f32),
 
-    /// Token ids `[tokens]` → ids `[tokens]`. An id of -1 stands for the token that this row sampled for this position.
+    /// Token ids `[tokens]` → ids `[tokens]`. An id of -1 stands for the token that the row sampled for this position.
     /// Reads the missing ids from the token history and writes the given ones to it.
     CurrentTokens,
     /// Table `[vocab, hidden]`, ids or positions `[tokens]` → `[tokens, hidden]`, f32. The rows of ids that are in
     /// another rank's part of the table are zeros.
     Embedding,
-    /// x `[n, in]`, weight `[out, in]`, and bias `[out]` if there is one → `[n, out]`.
+    /// x `[n, in]`, weight `[out, in]`, and bias `[out]` if there is one → x · weightᵀ + bias, `[n, out]`.
     Linear,
     /// x `[.., hidden]`, weight `[hidden]` → x / sqrt(mean(x²) + eps) · (offset + weight).
     RmsNorm { eps: f32, offset: f32 },
@@ -41,8 +40,8 @@ pub enum Op {
     /// x `[tokens, heads, head_dim]`, positions `[tokens]` → the same shape, rotated.
     Rotary(Arc<RotarySpec>),
     /// q `[tokens, heads, head_dim]`, k `[tokens, kv_heads, head_dim]`, v `[tokens, kv_heads, value_dim]` →
-    /// `[tokens, heads, value_dim]`. Writes k and v to the layer's KV cache, then attends causally to the row's
-    /// context, or to its last tokens if there is a window.
+    /// `[tokens, heads, value_dim]`. Writes k and v to the states of the KV cache that the spec names, then attends
+    /// causally to the row's context, or to its last tokens if there is a window.
     PagedAttention(AttentionSpec),
     /// x `[tokens, n]` → the sum of each token's x and those of all earlier tokens of its row, `[tokens, n]`: the
     /// cumulative sum that linear recurrences need. The state keeps `[n]` for each slot, the sum of the row so far.
@@ -75,7 +74,7 @@ pub enum Op {
     /// A function of each element.
     Unary(Unary),
     /// A function of the elements of two values. The values have one shape, or one of them is broadcast: a scalar to
-    /// any shape, or `[rows]` to `[rows, n]`.
+    /// any shape, `[rows]` to `[rows, n]`, or `[tokens]` to `[tokens, n]`.
     Binary(Binary),
     /// a, b → true if a < b. The operands are broadcast as in `Binary`. If either is NaN, the result is false.
     Less,
@@ -106,17 +105,18 @@ pub enum Op {
     /// True for tokens that a row may choose in this step, `[rows, vocab]`, bool.
     IsAllowed { vocab_size: usize },
     /// Seed words and counter, each `[rows]`, u32 → one number in [0, 1) per row: Threefry-2x32-20 of key (low, high)
-    /// and counter (counter, 0); the upper 24 bits of the first word.
+    /// and counter (counter, 0); the upper 24 bits of the first word, divided by 2²⁴.
     Uniform,
     /// One number in [0, 1) per token of the vocabulary, from the last token of the row's context alone,
     /// `[rows, vocab]`, f32: Threefry-2x32-20 of key ([`CONTEXT_SEED_FACTOR`] · last token mod 2³², 0) and counter
     /// (token, 1), converted as in `Uniform`. The 1 keeps these counters apart from those of `Uniform`.
     ContextUniform { vocab_size: usize },
     /// Probabilities `[rows, vocab]`, u `[rows]` → the first index whose cumulative probability exceeds u · total,
-    /// `[rows]`.
+    /// `[rows]`. If rounding leaves none, the last index with a probability above 0.
     InverseCdf,
     /// Scores `[rows, vocab]`, n `[rows]` → the tokens whose score is at least the n-th largest, best first, the lowest
-    /// index first among equals, `[rows, top_tokens]`. A token with a score of minus infinity is never reported.
+    /// index first among equals, `[rows, top_tokens]`; none if n is 0. A token with a score of minus infinity is never
+    /// reported. Backends limit the number of tokens that tie with the n-th.
     TopTokens,
     /// Token `[rows]` → the same token. Writes the token to the token history after the row's context; writes nothing
     /// beyond the end of the history.
@@ -186,7 +186,7 @@ pub struct ExpertsSpec {
     pub activation: Activation,
 }
 
-/// Activation functions of the feed-forward network, and functions that bound a value.
+/// Activation functions of feed-forward networks, and functions that bound a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x / (1 + e^-x)`

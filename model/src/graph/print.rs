@@ -1,6 +1,7 @@
-//! Graphs as text, one line per node, for people and for snapshots.
+//! Graphs as text: a line for each state, for each node, and for the outputs.
 //!
-//! A line contains the operation, its operands, its attributes, and the shape and type of its result.
+//! The line of a node contains its operation, its operands, some of its attributes, and the shape and type of its
+//! result.
 
 use std::fmt;
 

@@ -1,9 +1,8 @@
 //! Decides which weights of a model's graphs are quantized.
 //!
 //! Entry point: [`quantized`]. The matrices of linear layers and of experts are quantized, even if an embedding shares
-//! them. A matrix whose outputs choose experts is not quantized, because it is small and its errors would send tokens
-//! to other experts. The matrix of the output head keeps at least 8 bits, because its errors directly affect which
-//! token is chosen.
+//! them, except a matrix whose outputs choose experts: it is small, and its errors would send tokens to other experts.
+//! The matrix of the output head keeps at least 8 bits, because its errors directly affect which token is chosen.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,8 +32,8 @@ pub fn quantized<const N: usize>(graphs: [&Graph; N], rounding: Rounding) -> [Ar
     })
 }
 
-/// Returns the weights that are matrices, each with its rounding, or `None` if it is not quantized. A weight that is
-/// used several times is listed several times.
+/// Returns the matrices of linear layers and of experts, each with its rounding, or `None` if it is not quantized. A
+/// matrix that is used several times is listed several times.
 fn matrices(graph: &Graph, rounding: Rounding) -> Vec<(&WeightSpec, Option<Rounding>)> {
     let mut matrices = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Builders of the operations of which samplers are composed.
+//! Builders of the operations of which samplers are composed. Models use some of them too.
 //!
-//! Each builder checks shapes and types. It returns the handle of the result, or a [`GraphError`] that names the
-//! operands and what the operation expects. Operands of element-wise operations are broadcast: `[rows]` along the rows
-//! of `[rows, n]`, a scalar to any shape.
+//! Each builder checks its operands. It returns the handle of the result, or a [`GraphError`] with the operands' shapes
+//! and types and what the operation expects. Operands of element-wise operations are broadcast: `[rows]` to
+//! `[rows, n]`, `[tokens]` to `[tokens, n]`, a scalar to any shape.
 
 use super::{Binary, DType, Dim, Graph, GraphError, Op, Shape, StateSpec, TokenScope, Unary, Value};
 
@@ -48,7 +48,7 @@ impl Graph {
         let is_valid = matches!(self.dims(x), [Dim::Rows | Dim::Tokens, _]) && self.dtype(x) == DType::F32;
         self.require(is_valid, &op, &[x], "[rows, n] or [tokens, n], float32")?;
         let shape = Shape::new(&self.dims(x)[..1]);
-        Ok(self.push(op, vec![x], shape, DType::F32)) // [rows]
+        Ok(self.push(op, vec![x], shape, DType::F32)) // [rows] or [tokens]
     }
 
     /// [`Op::LogSoftmax`] of scores `[rows, vocab]`.
@@ -160,7 +160,7 @@ impl Graph {
         Ok(self.push_like(op, vec![token], token)) // [rows]
     }
 
-    /// Returns the shape that all operands have after broadcasting scalars and `[rows]`.
+    /// Returns the shape that all operands have after broadcasting.
     fn repeated_shape(&self, op: &Op, operands: &[Value]) -> Result<Shape, GraphError> {
         let largest = operands.iter().copied().max_by_key(|value| self.dims(*value).len());
         let largest = largest.map_or_else(|| Shape::new([]), |value| self.node(value).shape.clone());

@@ -1,7 +1,7 @@
 //! Shapes and element types of a graph's values, which are known when the graph is built.
 //!
 //! A dimension that changes from step to step has a name instead of a number: a backend uses its actual size, or pads
-//! it to the size of a bucket. Builders return a [`GraphError`] if shapes do not fit each other.
+//! it to the size of a bucket. Builders return a [`GraphError`] if shapes or types do not fit each other.
 
 use std::fmt;
 
@@ -14,9 +14,10 @@ pub enum Dim {
     Fixed(usize),
     /// The tokens of a step: those of all rows, one row after the other.
     Tokens,
-    /// The rows of logits: the rows of a step that sample, or the tokens whose logprobs are requested.
+    /// The rows of logits: one for each row of a step that samples, or for each prompt token whose logprob is
+    /// requested.
     Rows,
-    /// The tokens reported by [`Op::TopTokens`](super::Op::TopTokens): as many as the row requests, ties included.
+    /// The tokens reported by [`Op::TopTokens`](super::Op::TopTokens): as many as the row requests, and some that tie.
     TopTokens,
 }
 
@@ -36,7 +37,7 @@ pub enum DType {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Shape(Vec<Dim>);
 
-/// The error of an operation whose operands have the wrong shape or type.
+/// The error of an operation whose operands or parameters do not fit it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{op} of {operands}: {expected}")]
 pub struct GraphError {
@@ -105,7 +106,7 @@ impl DType {
         matches!(self, Self::Float(_))
     }
 
-    /// Bytes of one element on the host. Devices store two elements of [`I4`](Self::I4) in a byte.
+    /// Bytes of one element on the host. Devices may store two elements of [`I4`](Self::I4) in a byte.
     pub fn size_bytes(self) -> u64 {
         match self {
             Self::Float(float) => float.size_bytes() as u64,
@@ -114,7 +115,7 @@ impl DType {
         }
     }
 
-    /// The name of the type in Hugging Face's libraries.
+    /// The name of the type in messages and printed graphs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float(float) => float.name(),

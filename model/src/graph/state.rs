@@ -2,7 +2,8 @@
 //! from a graph's list of states.
 //!
 //! Entry points: [`StateSpec`], whose comment says how to add one, [`Graph::states`](super::Graph::states), and
-//! [`StateBytes`], the bytes of all states. Operations name the states that they read and write by [`StateId`].
+//! [`StateBytes`], the bytes of all states. Operations name the states that they read and write by [`StateId`], except
+//! the token history.
 
 use super::DType;
 
@@ -44,8 +45,8 @@ pub enum Extent {
 /// The type of a state's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Numbers {
-    /// The type of the KV cache, which the user or the device chooses. Each vector along the last dimension is
-    /// quantized as a whole, so a type may have one scale per vector.
+    /// The type of the KV cache, which the user or the device chooses. The type may have a scale for each vector along
+    /// the last dimension.
     Cache,
     /// A fixed type.
     Exact(DType),

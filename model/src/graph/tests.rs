@@ -1,6 +1,6 @@
-//! Tests that shapes and types are checked when an operation is added.
+//! Tests of graphs while they are built: checks of operands, nodes that are added once, last uses.
 //!
-//! The error names the operands and what the operation expects.
+//! The error of operands that do not fit names their shapes and types and what the operation expects.
 
 use numbers::FloatType;
 

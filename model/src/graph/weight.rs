@@ -1,8 +1,9 @@
 //! Descriptions of weights, and the part of each weight that a rank has.
 //!
 //! Entry points: [`WeightSpec`], and [`Source`] for weights that are not stored as they are used. A graph is the same
-//! for all ranks, because the size of a part does not depend on the rank; only its offset does, see
-//! [`WeightSpec::part`]. Sizes that the ranks do not divide are rounded up, and the last parts are padded with zeros.
+//! for all ranks, because the shape of a part, padding included, does not depend on the rank; only its content does,
+//! see [`WeightSpec::part`]. Sizes that the ranks do not divide are rounded up, and the last parts are padded with
+//! zeros.
 
 use numbers::{FloatType, Rounding};
 
@@ -13,7 +14,7 @@ pub struct WeightSpec {
     pub name: String,
     /// The shape of the whole weight.
     pub shape: Vec<usize>,
-    /// The type to which the weight is converted while loading.
+    /// The type to which the weight is converted while loading, unless it is quantized.
     pub dtype: FloatType,
     /// The way in which ranks share the weight.
     pub partition: Partition,
@@ -44,7 +45,7 @@ pub enum Source {
 /// case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Quantization {
-    /// As floats.
+    /// As floats, or in the blocks of a GGUF file.
     #[default]
     None,
     /// Elements of one byte (int8 or fp8), with a scale for each block of `[rows, columns]`. Without `block`, there is
@@ -72,18 +73,18 @@ pub struct Section {
 pub enum Partition {
     /// Each rank has the whole weight.
     Replicated,
-    /// Each rank has some outputs of a linear layer.
+    /// Each rank has some indices of the first dimension: outputs of a linear layer, heads of a norm, or experts.
     Column,
     /// Each rank has some inputs of a linear layer, and the ranks' results are summed.
     Row,
-    /// Each rank has some tokens of the vocabulary.
+    /// Each rank has some tokens of the vocabulary, or some positions.
     Vocab,
 }
 
 /// The part of a weight that one rank has: `len` indices of one dimension, and all indices of the other dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightPart {
-    /// The dimension that ranks split.
+    /// The dimension that ranks split; 0 if every rank has the whole weight.
     pub dim: usize,
     /// The first index of the part in that dimension of the weight.
     pub start: usize,
@@ -121,7 +122,7 @@ impl WeightSpec {
         WeightPart { dim, start, len, padding: local - len }
     }
 
-    /// The tensors of the checkpoint from which the weight is read.
+    /// The names of the tensors from which the weight is read, as in a checkpoint that is not quantized.
     pub(crate) fn tensors(&self) -> &[String] {
         match &self.source {
             Source::Whole => std::slice::from_ref(&self.name),
@@ -130,7 +131,7 @@ impl WeightSpec {
         }
     }
 
-    /// Returns the shape that each of [`tensors`](Self::tensors) has in the checkpoint.
+    /// Returns the shape that each of [`tensors`](Self::tensors) has in a checkpoint that is not quantized.
     pub(crate) fn stored_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         match &self.source {

@@ -1,7 +1,7 @@
 //! Causal self-attention with grouped queries and a KV cache, and with or without rotary positions.
 //!
-//! Entry point: [`SelfAttention`]. Ranks split the heads; [`check_heads`](super::check_heads) lists the possible
-//! numbers of ranks.
+//! Entry point: [`SelfAttention`]. Ranks split the heads; [`check_heads`](super::check_heads) says which numbers of
+//! ranks are possible.
 
 use std::sync::Arc;
 

@@ -8,7 +8,8 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{heads}: --num-shard may be {legal}; with --devices-per-shard, the product of both must be one of these")]
 pub struct HeadsError {
-    /// The numbers of heads that do not fit, with their keys in config.json.
+    /// The numbers of heads that rule out the number of ranks, with their keys in config.json: the attention heads, and
+    /// the KV heads too if the attention heads alone would allow it.
     heads: String,
     legal: String,
 }

@@ -1,7 +1,7 @@
 //! Linear layers, and their split among the ranks of a model (Megatron style).
 //!
-//! Entry point: [`Linear`], made by [`Linear::column`], [`Linear::row`] or [`Linear::vocab`]. The outputs of a column
-//! layer are the inputs of a row layer.
+//! Entry point: [`Linear`], whose constructors determine the split. The inputs of a row layer ([`Linear::row`]) are
+//! computed from the outputs of column layers ([`Linear::column`]).
 
 use super::WeightScope;
 use crate::graph::{Graph, GraphError, Partition, Value, WeightSpec};
@@ -39,8 +39,8 @@ impl Linear {
     }
 
     /// Returns the layer with the tensors `weight` and, if it has a bias, `bias` of `scope`. Ranks split the inputs:
-    /// the results are summed over the ranks, then the bias is added. The input is the output of a [`Linear::column`]
-    /// layer.
+    /// the results are summed over the ranks, then the bias is added. Each rank has computed its own part of the
+    /// inputs.
     pub(crate) fn row(scope: &WeightScope, size: LinearSize) -> Self {
         Self::new(scope, size, Partition::Row, Partition::Replicated)
     }
@@ -65,7 +65,7 @@ impl Linear {
         }
     }
 
-    /// Returns the number of outputs that one rank computes.
+    /// Returns the number of outputs that one rank computes, padding included.
     pub(crate) fn num_local_outputs(&self) -> usize {
         self.weight.local_shape()[0]
     }

@@ -19,9 +19,10 @@ pub(crate) struct NormForm {
 /// The formula of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NormKind {
-    /// `x / sqrt(mean(x²) + eps) · weight`, as `LlamaRMSNorm`.
+    /// `x / sqrt(mean(x²) + eps) · (offset + weight)`; with an offset of 0, as `LlamaRMSNorm`.
     RootMeanSquare,
-    /// `(x - mean(x)) / sqrt(variance(x) + eps) · weight + bias`, as `torch.nn.LayerNorm`, with or without bias.
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) · (offset + weight) + bias`, with or without bias; with an offset of 0,
+    /// as `torch.nn.LayerNorm`.
     Layer { has_bias: bool },
 }
 

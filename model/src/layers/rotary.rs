@@ -1,6 +1,7 @@
 //! Frequencies of rotary position embeddings (Su et al., 2021) and their scalings for longer contexts.
 //!
-//! Follows `transformers/modeling_rope_utils.py`. `models/rope_config.rs` reads the scaling from config.json.
+//! Follows `transformers/modeling_rope_utils.py`, except [`RotaryScaling::Dynamic`]. `models/rope_config.rs` reads the
+//! scaling from config.json.
 
 use crate::graph::{Pairing, RotarySpec};
 
@@ -20,7 +21,8 @@ pub(crate) enum RotaryScaling {
     Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_position_embeddings: f64 },
     /// As `Llama3` with another blend (Peng et al., 2023). Rotated vectors are also multiplied by `attention_factor`.
     Yarn(Yarn),
-    /// Each frequency is divided by its own factor (Ding et al., 2024).
+    /// Each frequency is divided by its own factor (Ding et al., 2024). Rotated vectors are multiplied by
+    /// `attention_factor`.
     LongRope { factors: Vec<f64>, attention_factor: f64 },
 }
 
@@ -28,7 +30,7 @@ pub(crate) enum RotaryScaling {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Yarn {
     pub(crate) factor: f64,
-    /// A frequency with at least `beta_fast` full turns within the original context is kept; a frequency with at most
+    /// A frequency with at least `beta_fast` turns within the original context is kept; a frequency with at most
     /// `beta_slow` turns is divided by `factor`.
     pub(crate) beta_fast: f64,
     pub(crate) beta_slow: f64,

@@ -3,8 +3,9 @@
 //! Described on docs.cohere.com. Follows `transformers/models/cohere/modeling_cohere.py` and
 //! `cohere2/modeling_cohere2.py`. Differences from Llama: attention and feed-forward network both read the state after
 //! one norm, which is by mean and variance without bias; rotary embeddings rotate pairs of adjacent values of a head;
-//! logits are multiplied by a factor; embeddings are tied. R+ normalises each head of queries and keys with its own
-//! weights. In Cohere 2, three of every four layers have a window, and only layers with a window have rotary positions.
+//! logits are multiplied by a factor; embeddings are tied by default. R+ normalises each head of queries and keys with
+//! its own weights. In Cohere 2, by default three of every four layers have a window, and only layers with a window
+//! have rotary positions.
 
 use std::sync::Arc;
 

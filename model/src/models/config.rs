@@ -1,8 +1,8 @@
-//! Typed reading of `config.json` and `generation_config.json`, with errors that name the key, its value and the
+//! Typed reading of `config.json` and `generation_config.json`, with errors that name the key of a wrong value and the
 //! allowed values.
 //!
-//! Entry point: [`Config`]. A key that is null counts as absent, as in Hugging Face's code. This file interprets only
-//! the few keys that all models have; `rope_config` and the files of models interpret the rest.
+//! Entry point: [`Config`]. A key that is null counts as absent. This file interprets only a few keys that are common
+//! to all models; other files of this folder interpret the rest.
 
 use std::fmt;
 
@@ -24,8 +24,8 @@ const OTHER_NAMES: [(&str, &str); 6] = [
     ("rope_theta", "rotary_emb_base"),
 ];
 
-/// The maximum accepted sizes, several times the sizes of the largest existing models. A product of three of these
-/// sizes does not overflow, and the graph of a model with the maximum number of layers takes a few megabytes.
+/// The maximum accepted sizes, several times the sizes of the largest existing models. With these sizes, the number of
+/// bytes of a weight does not overflow.
 const MAX_SIZES: [(&str, usize); 13] = [
     ("ffn_hidden_size", 1 << 26),
     ("head_dim", 1 << 16),
@@ -132,8 +132,8 @@ impl Config {
     /// none. The value in the file is a number or a list of numbers. Returns an empty list if neither file has the key.
     ///
     /// # Errors
-    /// When the value is malformed or names a token outside the vocabulary, or `generation_config` is not a JSON
-    /// object.
+    /// When the value is malformed or names a token outside the vocabulary, `vocab_size` is missing or malformed, or
+    /// `generation_config` is not a JSON object.
     pub fn eos_token_ids(&self, generation_config: Option<&[u8]>) -> Result<Vec<u32>, ModelError> {
         let generation = match generation_config {
             Some(bytes) => parse_object(GENERATION_CONFIG, bytes)?,

@@ -4,7 +4,7 @@
 //! Differences from Llama: attention and feed-forward network run in parallel (`parallel_attn`), after one or two layer
 //! norms (by mean and variance); Falcon-7B has a single KV head (`multi_query`), and the new decoder architecture takes
 //! the number of KV heads from `num_kv_heads`; the queries, key and value of each KV head are consecutive rows of one
-//! tensor; the feed-forward network has no gate; embeddings are tied. Checkpoints with ALiBi are refused.
+//! tensor; the feed-forward network has no gate; embeddings are tied by default. Checkpoints with ALiBi are refused.
 
 use numbers::FloatType;
 

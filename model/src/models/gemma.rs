@@ -3,7 +3,7 @@
 //! Paper: Gemma team, 2024 (arXiv 2403.08295). Follows `transformers/models/gemma/modeling_gemma.py`. Differences from
 //! Llama: norms multiply by 1 + weight; embeddings are multiplied by the square root of the hidden size, rounded to the
 //! type of the weights; the gate's activation is the tanh approximation of GELU; `head_dim` is independent of the
-//! hidden size; embeddings are tied.
+//! hidden size; embeddings are tied by default.
 
 use numbers::FloatType;
 

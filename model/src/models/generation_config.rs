@@ -13,7 +13,7 @@ const FILE: &str = "generation_config.json";
 /// Returns the defaults in `json`, the content of the file; no defaults if there is no file.
 ///
 /// # Errors
-/// When the file is malformed. The message names the key, its value and the values allowed.
+/// When the file is malformed. The message names the file, and for a wrong value its key and the values allowed.
 pub fn read(json: Option<&[u8]>) -> Result<SamplingDefaults, ModelError> {
     let Some(json) = json else { return Ok(SamplingDefaults::default()) };
     let value: Value = serde_json::from_slice(json).map_err(|source| ModelError::Json { file: FILE, source })?;

@@ -124,8 +124,8 @@ impl Metadata<'_> {
         }
     }
 
-    /// Returns the type of the first layer's query matrix. If that matrix is quantized, returns bfloat16, the short
-    /// float type with the range of f32.
+    /// Returns the type of the first layer's query matrix. Otherwise, for example if that matrix is quantized, returns
+    /// bfloat16, the short float type with the range of f32.
     fn dtype(self) -> &'static str {
         let first = self.gguf.tensors.iter().find(|tensor| tensor.name == "blk.0.attn_q.weight");
         match first.map(|tensor| tensor.kind) {

@@ -3,7 +3,7 @@
 //! Paper: Radford et al., 2019. Follows `transformers/models/gpt2/modeling_gpt2.py`. Differences from Llama: positions
 //! are learned vectors instead of rotations; norms are by mean and variance, with bias; the feed-forward network has no
 //! gate; all layers have biases; the weights of queries, keys and values are one tensor; matrices are stored `[in,
-//! out]`; embeddings are tied.
+//! out]`; embeddings are tied by default.
 
 use numbers::FloatType;
 

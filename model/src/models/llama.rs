@@ -1,7 +1,7 @@
 //! Llama 2 and 3: pre-norm, grouped-query attention with rotary positions, gated MLP.
 //!
 //! Papers: Touvron et al., 2023 (arXiv 2307.09288); Llama team, 2024 (arXiv 2407.21783). Follows
-//! `transformers/models/llama/modeling_llama.py`. The files of other models describe their differences from Llama.
+//! `transformers/models/llama/modeling_llama.py`. The files of most other models describe their differences from Llama.
 
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@
 //!    new key that changes the computation to `neutral`, so that all other families refuse the key.
 //! 2. Add a row to [`ARCHITECTURES`].
 //! 3. A layer that is missing goes to `layers/`, and an operation that is missing to `graph/`. The compiler then
-//!    reports the matches in backends that lack the operation.
+//!    reports the matches that lack the operation.
 //! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and their names to
-//!    `engine/tests/families.rs`.
+//!    `shard/src/engine/tests/families.rs`.
 //!
 //! A model file names no device and has no sharding code. It reads `config.json` through [`Config`] and returns a
 //! [`Model`].
@@ -100,8 +100,8 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 /// `config` names.
 ///
 /// # Errors
-/// [`ModelError::UnknownArchitecture`] points to the list of supported architectures. The other errors name the key of
-/// config.json and its value.
+/// [`ModelError::UnknownArchitecture`] points to the list of supported architectures. Most other errors name the key of
+/// config.json that is at fault.
 pub fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let architecture = config.architecture()?;
     let row = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);

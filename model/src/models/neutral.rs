@@ -2,7 +2,7 @@
 //!
 //! Entry point: [`require`]. A family names the keys that it understands. All other keys of this list must be absent,
 //! null or neutral, or the checkpoint is refused. Without this check, a checkpoint with a variation that the family's
-//! file does not know would generate nonsense.
+//! file does not know could generate nonsense.
 
 use super::{Config, ModelError};
 

@@ -3,8 +3,8 @@
 //! Papers: OLMo team, 2025 (arXiv 2501.00656), and allenai.org/olmo3. Follows
 //! `transformers/models/olmo2/modeling_olmo2.py` and `olmo3/modeling_olmo3.py`. Differences from Llama: norms come
 //! after attention and after the feed-forward network instead of before them; queries and keys are normalised over all
-//! heads together. In OLMo 3, three of every four layers have a window, and the rotary embedding of these layers is not
-//! scaled.
+//! heads together. In OLMo 3, by default three of every four layers have a window, and the rotary embedding of these
+//! layers is not scaled.
 
 use std::sync::Arc;
 

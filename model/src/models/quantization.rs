@@ -1,7 +1,7 @@
 //! `quantization_config` of config.json, which says how the matrices of a checkpoint are stored.
 //!
-//! Entry point: [`read`]. Keys that concern only activations, such as `activation_scheme`, are ignored, because a model
-//! computes with floats in any case. The names and types of a layer's tensors show whether the layer is quantized.
+//! Entry point: [`read`]. Keys that concern only activations, such as `activation_scheme`, are ignored, because they do
+//! not change how matrices are stored. The names and types of a layer's tensors show whether the layer is quantized.
 //!
 //! | `quant_method` | made by |
 //! |---|---|
@@ -21,7 +21,7 @@ const METHODS: &str = "fp8, fbgemm_fp8, gptq, awq or compressed-tensors";
 /// Reads `quantization_config`.
 ///
 /// # Errors
-/// When the method, the format or a number of bits is not supported.
+/// When the method or one of its settings is malformed or not supported.
 pub fn read(config: &Config) -> Result<Quantization, ModelError> {
     let Some(keys) = config.object(KEY)? else { return Ok(Quantization::None) };
     let config = Config::nested(KEY, keys.clone());

@@ -21,7 +21,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 /// Sets the windows of layers as in Qwen 2 and 3.
 ///
 /// # Errors
-/// When a key is malformed.
+/// When a key is malformed, or a layer has a window and `sliding_window` is missing.
 pub(super) fn set_windows(decoder: &mut Decoder, config: &Config) -> Result<(), ModelError> {
     let has_window = config.flag_or("use_sliding_window", false)? && config.has("sliding_window");
     let first = if has_window { config.number_or("max_window_layers", 28.0)? as usize } else { usize::MAX };

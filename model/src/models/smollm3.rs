@@ -1,8 +1,9 @@
 //! SmolLM 3.
 //!
 //! Described in huggingface.co/blog/smollm3; layers without positions are from Yang et al., 2025 (arXiv 2501.18795).
-//! Follows `transformers/models/smollm3/modeling_smollm3.py`. Differences from Llama: every fourth layer has no rotary
-//! positions (marked by a 0 in `no_rope_layers`), layers may have a window, and embeddings are tied.
+//! Follows `transformers/models/smollm3/modeling_smollm3.py`. Differences from Llama: by default every fourth layer has
+//! no rotary positions (`no_rope_layers` marks such layers by a 0), layers may have a window, and embeddings are tied
+//! by default.
 
 use numbers::FloatType;
 

@@ -2,7 +2,7 @@
 //!
 //! Paper: Lozhkov et al., 2024 (arXiv 2402.19173). Follows `transformers/models/starcoder2/modeling_starcoder2.py`.
 //! Differences from Llama: norms are by mean and variance, with bias; the feed-forward network has no gate; all layers
-//! have biases (`use_bias`); all layers may have a window; embeddings are tied.
+//! have biases (`use_bias`); all layers may have a window; embeddings are tied by default.
 
 use numbers::FloatType;
 

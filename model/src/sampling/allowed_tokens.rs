@@ -1,7 +1,7 @@
 //! Masks: a row chooses only among the tokens that its step allows, for example those that a grammar allows next.
 //!
 //! Entry point: [`PROCESSOR`]. It applies to greedy rows too. As in TGI it runs after the penalties and before
-//! temperature, so log-probabilities are those of the remaining distribution.
+//! temperature. Log-probabilities are those of the remaining distribution.
 
 use super::BatchSampler::Everything;
 use super::Processor;

@@ -1,6 +1,6 @@
 //! The choice of a token from log-probabilities, and the report of the best tokens.
 //!
-//! Entry points: [`choose`], [`top_tokens`]. Both read the scores after all processors.
+//! Entry points: [`choose`], [`wanted_top_tokens`], [`top_tokens`]. In a sampler they follow all processors.
 
 use super::Column;
 use crate::graph::{Graph, GraphError, Unary, Value};
@@ -46,8 +46,8 @@ pub(super) fn choose(graph: &mut Graph, choice: Choice, [scores, logprobs]: [Val
 }
 
 /// Draws a token per row, `[rows]`, from the probabilities and one uniform number, by inverse transform in the order of
-/// the vocabulary. The uniform number depends only on the seed and on how many tokens the row has generated, so a seed
-/// gives the same tokens in any batch.
+/// the vocabulary. The uniform number depends only on the seed and on how many tokens the row has generated, so it is
+/// the same in any batch.
 fn draw(graph: &mut Graph, logprobs: Value) -> Result<Value, GraphError> {
     let words = [SEED_LOW, SEED_HIGH, NUM_GENERATED].map(|word| graph.input(word.input())); // [rows]
     let u = graph.uniform(words)?; // [rows]

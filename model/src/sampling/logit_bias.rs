@@ -12,7 +12,7 @@ use crate::graph::{Graph, GraphError, Value};
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[], is_off: |row| row.params.logit_bias.is_empty(), least: Everything, apply };
 
-/// Adds the row's bias to each score.
+/// Adds the row's biases to the scores of the tokens that they name.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     graph.add_logit_bias(scores) // [rows, vocab]
 }

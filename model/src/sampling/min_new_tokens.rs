@@ -1,4 +1,5 @@
-//! The minimum number of new tokens: a row may not end before it has generated that many.
+//! The minimum number of new tokens: a row may not choose an end-of-sequence token before it has generated that many,
+//! unless its mask allows nothing else.
 //!
 //! Entry point: [`PROCESSOR`]. The rule is that of transformers' `MinNewTokensLengthLogitsProcessor`. The
 //! end-of-sequence tokens are data of the step, not of the graph, so a compiled program does not depend on

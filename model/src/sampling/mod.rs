@@ -2,9 +2,10 @@
 //! column, and the processor that names both, as in `min_p.rs`. Then add the processor to [`PROCESSORS`]. A parameter
 //! that no processor reads has its column in `choice.rs`. `proto/src/sampling.rs` has the whole recipe.
 //!
-//! The files here build the graphs from logits to a token, which run on the device after the model. A row runs only the
-//! processors that it needs: [`Samplers`] keeps one graph per set of processors. A processor with its neutral value
-//! changes no bit, so a device that compiles graphs ahead of time runs a [`BatchSampler`] for all rows of a batch.
+//! The files here build the graphs from logits to a token, which run on the device after the model. On a device that
+//! runs rows one by one, a row runs only the processors that it needs ([`Samplers`]). A processor with its neutral
+//! value changes no score, so a device that compiles graphs ahead of time runs a [`BatchSampler`] for all rows of a
+//! batch.
 
 mod allowed_tokens;
 mod choice;
@@ -48,7 +49,7 @@ struct Demand<'a> {
 struct Processor {
     /// The columns that the processor reads.
     columns: &'static [Column],
-    /// True if the processor leaves the row's scores unchanged.
+    /// True if the row's demand is neutral, so that the processor would leave the scores unchanged.
     is_off: fn(&Demand<'_>) -> bool,
     /// The least [`BatchSampler`] that contains the processor. Processors of `Drawing` do not apply to greedy rows.
     least: BatchSampler,
@@ -56,9 +57,9 @@ struct Processor {
     apply: fn(&mut Graph, Value) -> Result<Value, GraphError>,
 }
 
-/// The processors in the order of TGI: penalties see the model's logits; temperature comes before the processors that
-/// read probabilities; each of those reads the scores that the previous one left. Processors that TGI lacks are in the
-/// order of other implementations: the presence penalty after the frequency penalty (vLLM), the rest as in
+/// The processors in the order of TGI: penalties come before temperature, and temperature before the processors that
+/// drop improbable tokens. Each processor reads the scores that the previous one left. Processors that TGI lacks are in
+/// the order of other implementations: the presence penalty after the frequency penalty (vLLM), the rest as in
 /// transformers' `GenerationMixin._get_logits_processor`.
 const PROCESSORS: [Processor; 12] = [
     watermark::PROCESSOR,
@@ -75,14 +76,14 @@ const PROCESSORS: [Processor; 12] = [
     typical_p::PROCESSOR,
 ];
 
-/// Returns all columns, in the order of [`SamplingInputs`] and of devices.
+/// Returns all columns, in the order in which [`SamplingInputs`] holds them and devices read them.
 pub fn columns() -> impl Iterator<Item = Column> {
     let of_processors = PROCESSORS.into_iter().flat_map(|processor| processor.columns).copied();
     [choice::IS_GREEDY].into_iter().chain(of_processors).chain(choice::COLUMNS)
 }
 
-/// True if rows with these parameters may read tokens before the last one: if they need penalties, or processors that
-/// read arrays of tokens.
+/// True if rows with these parameters may read tokens before the last one: if they need a processor of [`Penalising`]
+/// or of a later sampler.
 pub fn looks_back(params: &SamplingParams) -> bool {
     let row = Demand { params, is_masked: false };
     PROCESSORS.iter().any(|processor| processor.least >= Penalising && processor.is_on(&row))
@@ -95,7 +96,7 @@ impl Processor {
     }
 }
 
-/// Counts how often each token of the vocabulary of `scores` occurs, `[rows, vocab]`.
+/// Counts how often each token of the vocabulary of `scores` occurs in the part `scope` of the row, `[rows, vocab]`.
 fn token_counts(graph: &mut Graph, scores: Value, scope: TokenScope) -> Value {
     let vocab_size = graph.node(scores).shape.fixed_len();
     graph.token_counts(scope, vocab_size) // [rows, vocab]

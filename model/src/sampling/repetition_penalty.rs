@@ -1,6 +1,6 @@
 //! Repetition penalty (Keskar et al., 2019): tokens that occur in the row, prompt included, become less likely.
 //!
-//! The penalty applies once per distinct token, however often it occurs.
+//! The penalty applies once per distinct token, however often it occurs. A penalty below 1 makes the tokens likelier.
 
 use super::BatchSampler::Penalising;
 use super::{Column, Processor};

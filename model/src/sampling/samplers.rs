@@ -32,11 +32,11 @@ struct Variant {
 /// A sampler for a batch whose rows sample differently. Each sampler can also do everything that the previous ones can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BatchSampler {
-    /// Greedy rows without penalties.
+    /// Greedy rows without processors and without the report of top tokens.
     Greedy,
-    /// Greedy rows and rows that sample at random, without penalties.
+    /// As `Greedy`, and rows that sample at random, with the processors that apply only to them, such as temperature.
     Drawing,
-    /// As `Drawing`, with penalties and the report of top tokens.
+    /// As `Drawing`, with penalties, the minimum number of new tokens, and the report of top tokens.
     Penalising,
     /// All processors, including those that read arrays of tokens. Only steps with this sampler send such arrays.
     Everything,

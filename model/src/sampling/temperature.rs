@@ -7,9 +7,9 @@ use super::BatchSampler::Drawing;
 use super::{Column, Processor};
 use crate::graph::{Binary, Graph, GraphError, Value};
 
-/// Temperatures are clamped to this range. Outside it the distribution no longer changes: below it only the best token
-/// (or several equal ones) is left, above it all tokens are equally likely. The range is narrower than that of f32,
-/// because devices may flush very small numbers and quotients to zero.
+/// Temperatures are clamped to this range. Outside it the distribution hardly changes: below it only the best token (or
+/// several equal ones) is left, above it all tokens that are not masked are equally likely. The range is narrower than
+/// that of f32, because devices may flush very small numbers and quotients to zero.
 const DISTINCT: (f32, f32) = (1e-20, 1e20);
 
 const TEMPERATURE: Column =
@@ -19,9 +19,9 @@ const TEMPERATURE: Column =
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[TEMPERATURE], is_off: |row| row.params.temperature == 1.0, least: Drawing, apply };
 
-/// Changes a score s to (s − best) / temperature. Subtracting one number from all scores does not change the
-/// distribution, and the quotient of the best is 0 at any temperature, while s / temperature could be infinite. A
-/// temperature of 1 changes no bit.
+/// Changes a score s to (s − best) / temperature, unless the temperature is 1, which changes no bit. Subtracting one
+/// number from all scores does not change the distribution, and the quotient of the best is 0, while s / temperature
+/// could be infinite.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let temperature = graph.input(TEMPERATURE.input()); // [rows]
     let best = graph.arg_max(scores)?; // [rows]

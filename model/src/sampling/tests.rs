@@ -1,6 +1,6 @@
-//! Tests of the graphs of samplers, as printed text.
+//! Tests of samplers: their graphs as printed text, and their inputs.
 //!
-//! The values that the graphs compute are tested where graphs are executed, in `cpu/src/tests/mod.rs`.
+//! The values that the graphs compute are tested where graphs are executed, such as in `cpu/src/tests/mod.rs`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Top-p, nucleus sampling (Holtzman et al., 2019): keeps the best tokens whose probabilities together reach p.
 //!
-//! This equals dropping, from the worst token upwards, the tokens whose cumulative probability is at most 1 − p. The
-//! best token always stays, and so do tokens that tie with the last one kept.
+//! Apart from ties, this equals dropping, from the worst token upwards, the tokens whose cumulative probability is at
+//! most 1 − p. The best token always stays, and so do tokens that tie with the last one kept.
 
 use super::BatchSampler::Drawing;
 use super::{Column, Processor};

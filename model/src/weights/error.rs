@@ -6,7 +6,7 @@ use safetensors::SafeTensorError;
 
 use super::{INDEX_FILE, SINGLE_FILE, StoredType};
 
-/// The error of a checkpoint that cannot be read. The message names the file, and the tensor if one is at fault.
+/// The error of a checkpoint that cannot be read. The message names the file or the tensor that is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
     #[error(
@@ -33,14 +33,14 @@ pub enum WeightsError {
     MissingTensor { files: String, tensor: String },
     #[error("tensor {tensor} is both in {} and in {}", files[0], files[1])]
     Twice { tensor: String, files: [String; 2] },
-    #[error("tensor {tensor} of {file} has shape {found:?}, but config.json requires {expected:?}")]
+    #[error("tensor {tensor} of {file} has shape {found:?}, but the configuration of the model requires {expected:?}")]
     Shape { tensor: String, file: String, found: Vec<usize>, expected: Vec<usize> },
     #[error("tensor {tensor} of {file} is {found}; only F32, F16 and BF16 are supported")]
     DType { tensor: String, file: String, found: StoredType },
     #[error("tensor {tensor} of {file} is {found}, but quantization_config requires {expected}")]
     QuantizedType { tensor: String, file: String, found: StoredType, expected: &'static str },
     #[error(
-        "tensor {tensor} of {file} has type {kind} and shape {shape:?}; supported are F32, F16, BF16, Q4_0 to Q8_0 and Q2_K to Q6_K, in rows of whole blocks"
+        "tensor {tensor} of {file} has GGML type number {kind} and shape {shape:?}; supported are F32 (0), F16 (1), BF16 (30), Q4_0 (2), Q4_1 (3), Q5_0 (6), Q5_1 (7), Q8_0 (8) and Q2_K to Q6_K (10 to 14), in rows of whole blocks"
     )]
     Block { tensor: String, file: String, kind: u32, shape: Vec<usize> },
     #[error("{file} ends before its tensor {tensor} does; it is not complete")]

@@ -1,7 +1,7 @@
 //! The tensors of a GGUF file, under their names in a Hugging Face checkpoint.
 //!
-//! Entry points: [`places`], [`rope_factors`]. Candle decodes blocks of quantized values. A block type that candle does
-//! not know is an error that names the tensor.
+//! Entry points: [`places`], [`rope_factors`]. Candle decodes blocks of quantized values. An unsupported type is an
+//! error that names the tensor.
 
 use candle_core::quantized::GgmlDType;
 use model_files::Gguf;
@@ -11,7 +11,7 @@ use super::{StoredType, TensorPlace, WeightsError};
 /// Prefix in the file, and prefix in a checkpoint, of the tensors outside of layers.
 const SINGLE: [(&str, &str); 3] =
     [("output.", "lm_head."), ("output_norm.", "model.norm."), ("token_embd.", "model.embed_tokens.")];
-/// The same prefixes for the tensors of each layer.
+/// The same for the tensors of each layer, without the prefix of the layer.
 const LAYER: [(&str, &str); 11] = [
     ("attn_k.", "self_attn.k_proj."),
     ("attn_k_norm.", "self_attn.k_norm."),
@@ -72,7 +72,7 @@ pub(super) fn places(gguf: &Gguf, file: &str, file_len: usize) -> Result<Vec<(St
 /// Returns the divisors of the frequencies of rotary embeddings, if the file has them.
 ///
 /// # Errors
-/// As [`places`].
+/// When the file cannot be opened as a checkpoint, or the divisors are quantized.
 pub fn rope_factors(gguf: &Gguf) -> Result<Option<Vec<f32>>, WeightsError> {
     if !gguf.tensors.iter().any(|tensor| tensor.name == ROPE_FACTORS) {
         return Ok(None);

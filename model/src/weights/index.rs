@@ -11,7 +11,7 @@ use super::WeightsError;
 /// Returns the names of the files in `weight_map`, each once.
 ///
 /// # Errors
-/// When the index is not JSON, has no `weight_map`, or names a file outside of the model's directory.
+/// When the index is not JSON, has no `weight_map`, or gives for a tensor anything but a plain file name.
 pub(super) fn file_names(json: &[u8]) -> Result<Vec<String>, WeightsError> {
     let problem = |problem: String| WeightsError::Index { problem };
     let index: Value = serde_json::from_slice(json).map_err(|error| problem(format!("is not JSON: {error}")))?;

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use memmap2::{Mmap, UncheckedAdvice};
 
-/// The bytes around a touched page that Linux also maps if they are in the page cache. These may be pages that this
-/// process has never read, or has just returned to the system.
+/// The bytes around a touched page that Linux by default also maps if they are in the page cache. These may be pages
+/// that this process has never read, or has just returned to the system.
 const FAULT_AROUND_BYTES: usize = 64 << 10;
 
 /// A file that is mapped into memory as a whole.
@@ -30,7 +30,7 @@ impl MappedFile {
         let file = File::open(path)?;
         // SAFETY: nothing in this process writes to a checkpoint. Another process that rewrites the file in place while
         // it is loaded can change the weights that are read; if it truncates the file, this process ends with SIGBUS.
-        // Tools that download models write to another file and rename it, which does not change a mapping.
+        // Tools that download models usually write to another file and rename it, which does not change a mapping.
         let mapping = unsafe { Mmap::map(&file) }?;
         Ok(Self { mapping })
     }

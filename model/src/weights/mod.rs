@@ -1,7 +1,7 @@
-//! The tensors of a checkpoint: safetensors files on disk, mapped into memory, or bytes of the executable.
+//! The tensors of a checkpoint: safetensors or GGUF files on disk, mapped into memory, or bytes of the executable.
 //!
 //! Entry points: [`Checkpoint::open`], then [`Checkpoint::read`] for each [`WeightSpec`] of a graph and each rank. An
-//! error names the file, and the tensor if one is at fault. Errors include: a file is cut short; a tensor is missing,
+//! error names the file or the tensor that is at fault. Errors include: a file is cut short; a tensor is missing,
 //! is in two files, has another shape or type than the model expects, or contains an infinity or a NaN. A part is
 //! borrowed from the file if the weight is a whole tensor of floats and the part is a range of its rows without
 //! padding; otherwise the part is copied. Only tensors that are not stored as floats are converted here; the backend
@@ -78,8 +78,8 @@ impl Checkpoint {
     /// `model.safetensors.index.json` lists, and reads the headers.
     ///
     /// # Errors
-    /// When the model has none of these files, a listed file is missing, a file is malformed or cut short, or two files
-    /// have the same tensor.
+    /// When the model has none of these files, a listed file is missing, a file cannot be read, is malformed or cut
+    /// short, two files have the same tensor, or a tensor of a GGUF file has an unsupported type or shape.
     pub fn open(model_files: &ModelFiles, quantization: Quantization) -> Result<Self, WeightsError> {
         if let Some(gguf) = model_files.gguf()? {
             return Self::of_gguf(&gguf);
@@ -113,8 +113,8 @@ impl Checkpoint {
     /// Calls `take` with the part that `rank` has of the weight `spec`, and returns its result.
     ///
     /// # Errors
-    /// When a tensor of the weight is missing, has another shape, or is stored in an unknown way; when `take` fails;
-    /// and, checked after `take`, when a value that `take` read is infinite or NaN.
+    /// When a tensor of the weight is missing, has another shape, or is stored in an unsupported way; when `take`
+    /// fails; and, checked after `take`, when a value that `take` read is infinite or NaN.
     pub fn read<T, E: From<WeightsError>>(
         &self,
         spec: &WeightSpec,

@@ -1,13 +1,13 @@
 //! Bytes of a checkpoint's files, and the memory that reading them takes.
 //!
-//! Entry points: [`FileBytes`], [`Pages`]. Pages that were read are returned to the system when a [`Pages`] is dropped,
-//! or every few MiB while a tensor is read, so that weights that were converted and packed are not in memory twice.
+//! Entry points: [`FileBytes`], [`Pages`]. The pages of a range are returned to the system when its [`Pages`] is
+//! dropped, and by some readers every few MiB, so that weights that were converted and packed are not in memory twice.
 
 use std::ops::Range;
 
 use super::mmap::MappedFile;
 
-/// After this many bytes are read, their pages are returned to the system.
+/// After [`Pages::pass`] has counted this many bytes, it returns their pages to the system.
 const GIVE_BACK_BYTES: usize = 4 << 20;
 
 /// The bytes of a file.
@@ -17,7 +17,7 @@ pub(super) enum FileBytes {
     Mapped(MappedFile),
 }
 
-/// A range of a file. Dropping it returns the range's pages to the system.
+/// A range of a file. If the file is mapped, dropping the range returns its pages to the system.
 #[derive(Debug)]
 pub(super) struct Pages<'a> {
     pub(super) file: &'a FileBytes,

@@ -1,5 +1,5 @@
 //! A rank's part of a weight, read by rows. Rows are borrowed from the file if the weight is a whole tensor of floats
-//! that ranks split by rows, and no padding is needed; otherwise they are gathered into new memory.
+//! that ranks do not split or split by rows, and no padding is needed; otherwise they are gathered into new memory.
 //!
 //! Entry points: [`TensorPart::rows`], [`TensorPart::all`]. The part records the first tensor in which it reads an
 //! infinity or a NaN.
@@ -14,7 +14,7 @@ use super::pages::Pages;
 use super::tensor::{Reader, StoredTensor};
 use crate::graph::{Section, Source, WeightPart, WeightSpec};
 
-/// The part of a weight that a rank has. Nothing is read until its rows are requested.
+/// The part of a weight that a rank has. Rows are read when they are requested.
 #[derive(Debug)]
 pub struct TensorPart<'a> {
     /// The type of the elements.

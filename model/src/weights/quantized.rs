@@ -1,4 +1,4 @@
-//! Finds the tensors of an encoded matrix, which have other names than the tensor that the model requests.
+//! Finds the tensors of an encoded matrix, most of which have other names than the tensor that the model requests.
 //!
 //! Entry point: [`find`]. The checkpoint's [`Quantization`] determines the names, and the shapes of the tensors
 //! determine the sizes of groups.

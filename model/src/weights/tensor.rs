@@ -9,14 +9,14 @@ use numbers::FloatType;
 use super::encoding::Encoded;
 use super::pages::Pages;
 
-/// A tensor, of which no element has been read yet.
+/// A tensor whose elements are read on request.
 #[derive(Debug)]
 pub(super) enum StoredTensor<'a> {
     Floats { dtype: FloatType, pages: Pages<'a> },
     Encoded(Encoded<'a>),
 }
 
-/// Reads a tensor from front to back, and returns the pages that it has read to the system.
+/// Reads ranges of tensors. If they are stored as floats, their pages are returned to the system after they were read.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     passed: Option<Pages<'a>>,

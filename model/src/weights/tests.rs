@@ -1,6 +1,6 @@
 //! Tests with checkpoints that each test writes itself: one file, several files, and malformed files.
 //!
-//! Every error must name the file, and the tensor if one is at fault.
+//! The tests of errors check that the message names the file or the tensor at fault.
 
 use std::fs;
 use std::path::Path;
@@ -57,7 +57,10 @@ fn tensors_are_found_and_checked() {
     assert_eq!(a.rows(1..2).bytes[..3], [6, 7, 8]);
     let message = |name: &str, shape: &[usize]| checkpoint.part(&spec(name, shape), 0).unwrap_err().to_string();
     assert_eq!(message("d", &[1]), "model.safetensors has no tensor d");
-    assert_eq!(message("b", &[5]), "tensor b of model.safetensors has shape [4], but config.json requires [5]");
+    assert_eq!(
+        message("b", &[5]),
+        "tensor b of model.safetensors has shape [4], but the configuration of the model requires [5]"
+    );
     assert_eq!(message("c", &[1]), "tensor c of model.safetensors is I64; only F32, F16 and BF16 are supported");
 }
 
@@ -99,7 +102,10 @@ fn sections_are_rows_of_every_group() {
     assert_eq!(section(Partition::Row, 2)[1], [6, 10, 22, 26].map(|first| run(first, 2)).concat());
     let missing = WeightSpec { source: source.clone(), ..spec("a.part", &[6, 2]) };
     let message = checkpoint.part(&WeightSpec { shape: vec![4, 3], ..missing }, 0).unwrap_err().to_string();
-    assert_eq!(message, "tensor a of model.safetensors has shape [8, 2], but config.json requires [8, 3]");
+    assert_eq!(
+        message,
+        "tensor a of model.safetensors has shape [8, 2], but the configuration of the model requires [8, 3]"
+    );
 }
 
 #[test]

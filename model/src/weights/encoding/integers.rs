@@ -79,7 +79,8 @@ impl Integers<'_> {
 }
 
 /// Returns the zero points `[groups, rows]` that a tensor `[groups, words]` of GPTQ or AWQ stores. Each zero point is
-/// `offset` larger than the stored number, because the older of GPTQ's two formats stores the zero point minus one.
+/// `offset` larger than the stored number, modulo the range of an integer: the older of GPTQ's two formats stores the
+/// zero point minus one.
 pub(in crate::weights) fn zeros(
     words: Words<'_>,
     packing: Packing,

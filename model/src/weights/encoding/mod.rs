@@ -1,8 +1,8 @@
 //! Matrices that are not stored as plain floats. Most are stored as elements of at most one byte, with scales.
 //!
 //! Entry point: [`Encoded`], whose rows are read as f32. The form of a matrix follows from `quantization_config` of
-//! config.json and the names of its tensors; the file of each form describes its tensors. Only weights are read:
-//! settings for the quantization of activations are ignored.
+//! config.json and the names and types of its tensors; in a GGUF file, from the type of its tensor. The file of each
+//! form describes its tensors.
 
 mod blocks;
 mod integers;

@@ -206,7 +206,7 @@ const CASES: [(&str, Damage, &str); 35] = [
                 parts.set(K_PROJ, "shape", json!(shape));
             })
         },
-        "tensor model.layers.0.self_attn.k_proj.weight of model.safetensors has shape [64, 16], but config.json requires [16, 64]",
+        "tensor model.layers.0.self_attn.k_proj.weight of model.safetensors has shape [64, 16], but the configuration of the model requires [16, 64]",
     ),
     (
         "integers",
@@ -281,7 +281,7 @@ const CASES: [(&str, Damage, &str); 35] = [
                 parts.set("model.layers.0.self_attn.q_proj.qweight", "shape", json!([64, 8]));
             })
         },
-        "tensor model.layers.0.self_attn.q_proj.qweight of model.safetensors has shape [64, 8], but config.json requires [8, 64]",
+        "tensor model.layers.0.self_attn.q_proj.qweight of model.safetensors has shape [64, 8], but the configuration of the model requires [8, 64]",
     ),
     (
         "a group that is not there",
@@ -312,7 +312,7 @@ const CASES: [(&str, Damage, &str); 35] = [
                 parts.add("model.layers.0.self_attn.k_proj.weight_scale_inv", ("F32", &[4, 1]), 0x3f80_0000);
             })
         },
-        "k_proj.weight_scale_inv of model.safetensors has shape [4, 1], but config.json requires [1, 4]",
+        "k_proj.weight_scale_inv of model.safetensors has shape [4, 1], but the configuration of the model requires [1, 4]",
     ),
     (
         "fp8 that is not a number",

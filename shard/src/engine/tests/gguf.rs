@@ -109,7 +109,7 @@ fn what_is_wrong_is_named() {
         (
             "shape",
             |bytes| set_after(bytes, "blk.1.attn_k.weight", (12, &16_u64.to_le_bytes())),
-            "tensor model.layers.1.self_attn.k_proj.weight of damaged.gguf has shape [16, 64], but config.json requires [32, 64]",
+            "tensor model.layers.1.self_attn.k_proj.weight of damaged.gguf has shape [16, 64], but the configuration of the model requires [32, 64]",
         ),
     ];
     for (name, damage, expected) in cases {
