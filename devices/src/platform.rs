@@ -82,6 +82,8 @@ impl PlatformSpec {
 pub enum CompilerFlag {
     /// True or false.
     Bool(bool),
+    /// A number.
+    Number(i64),
     /// A name.
     Name(&'static str),
 }

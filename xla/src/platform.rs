@@ -62,6 +62,7 @@ impl Platform {
         let flag = |(name, flag): &(&str, CompilerFlag)| {
             let value = match flag {
                 CompilerFlag::Bool(value) => OptionValue::Bool(*value),
+                CompilerFlag::Number(value) => OptionValue::I64(*value),
                 CompilerFlag::Name(name) => OptionValue::String((*name).to_owned()),
             };
             ((*name).to_owned(), value)

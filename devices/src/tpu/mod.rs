@@ -60,6 +60,9 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
         // Without this optimisation, the compiler's cost estimates of the programs stay the same, and prefill programs
         // compile faster.
         ("xla_tpu_autofdo", CompilerFlag::Bool(false)),
+        // Otherwise the compiler copies an array into fast memory before each run: as the largest that fits, the whole
+        // embedding table of a small model, of which a step reads a few rows.
+        ("xla_max_cross_program_prefetches", CompilerFlag::Number(0)),
         // Equal layers are stored once, so a program is smaller.
         ("xla_tpu_enable_deduplicated_calls", CompilerFlag::Name("ENABLED")),
     ],
