@@ -52,8 +52,9 @@ pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundi
     Choice { device: Device::CPU, reason: passed_over.join("; ") }
 }
 
-/// Returns a text that says what `device` needs but this machine lacks: the hardware, or else the plugin. `None` if
-/// nothing is missing.
+/// Returns a text that says what `device` needs but this machine lacks: the hardware, or else the plugin, or else the
+/// data file of the plugin. `None` if nothing is missing. Libraries of the plugin are not checked, because that means
+/// loading them.
 pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surroundings) -> Option<String> {
     if let Some(hardware) = &device.hardware {
         match (hardware.find)(&surroundings.root) {
@@ -62,7 +63,10 @@ pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surrou
             Presence::Absent => return Some(hardware.absence.to_owned()),
         }
     }
-    find(device.plugin()?, plugin_path, surroundings).err().map(|error| error.to_string())
+    let plugin = device.plugin()?;
+    let found = find(plugin, plugin_path, surroundings);
+    let checked = found.and_then(|found| plugin.check_libraries(&found, 1, surroundings, |_| Ok(())));
+    checked.err().map(|error| error.to_string())
 }
 
 /// Returns the devices that need special hardware, each with this hardware, in the order of the table.
