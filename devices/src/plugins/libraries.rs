@@ -162,3 +162,120 @@ impl Libraries {
         Some(Missing { package, text: format!("{file_name} of {package} (looked for {})", looked_at.join(", ")) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::Device;
+
+    const LIBRARIES: [&str; 7] = [
+        "cu13/lib/libcudart.so.13",
+        "cu13/lib/libcublas.so.13",
+        "cu13/lib/libcublasLt.so.13",
+        "cu13/lib/libnvJitLink.so.13",
+        "cudnn/lib/libcudnn.so.9",
+        "nccl/lib/libnccl.so.2",
+        "cu13/nvvm/libdevice/libdevice.10.bc",
+    ];
+
+    /// A machine whose driver is on the loader's path, with a plugin in a Python environment.
+    struct Machine {
+        root: tempfile::TempDir,
+        flags: &'static str,
+        system_libraries: BTreeSet<&'static str>,
+    }
+
+    impl Machine {
+        fn new(files: &[&str]) -> Self {
+            let machine =
+                Self { root: tempfile::tempdir().unwrap(), flags: "", system_libraries: ["libcuda.so.1"].into() };
+            for file in files {
+                machine.write(&format!("site-packages/nvidia/{file}"));
+            }
+            machine.write("site-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so");
+            machine
+        }
+
+        fn write(&self, file: &str) {
+            let path = self.root.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+
+        fn check(&self, num_devices: usize, source: Source) -> Result<(), String> {
+            let root = self.root.path().to_path_buf();
+            let path = root.join("site-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so");
+            let variables = [(XLA_FLAGS, self.flags.replace("ROOT", root.to_str().unwrap()).into())].into();
+            let surroundings = Surroundings { variables, executable: None, root };
+            let load = |path: &Path| match path.to_str() {
+                Some(name) if self.system_libraries.contains(name) || path.is_file() => Ok(()),
+                _ => Err("no such file".to_owned()),
+            };
+            let plugin = Device::CUDA.plugin().unwrap();
+            plugin
+                .check_libraries(&FoundPlugin { path, source }, num_devices, &surroundings, load)
+                .map_err(|error| error.to_string())
+        }
+    }
+
+    #[test]
+    fn a_python_environment_with_all_packages_is_complete() {
+        assert_eq!(Machine::new(&LIBRARIES).check(2, Source::Flag), Ok(()));
+    }
+
+    #[test]
+    fn each_missing_file_is_named_with_its_package_and_a_remedy() {
+        let packages = ["cuda-runtime", "cublas", "cublas", "nvjitlink", "cudnn-cu13", "nccl-cu13", "nvvm"];
+        for (index, package) in packages.iter().enumerate() {
+            let mut files = LIBRARIES.to_vec();
+            let file_name = files.remove(index).rsplit('/').next().unwrap();
+            let error = Machine::new(&files).check(2, Source::Flag).unwrap_err();
+            assert!(error.contains(&format!("xla_cuda_plugin.so lacks {file_name} of nvidia-{package} (")), "{error}");
+            let remedy = format!(
+                "; run `text-generation-launcher plugin fetch cuda13`, and start without --plugin-path, or install \
+                 nvidia-{package} where this plugin looks"
+            );
+            assert!(error.ends_with(&remedy), "{error}");
+        }
+    }
+
+    #[test]
+    fn one_device_needs_no_nccl() {
+        let machine = Machine::new(&[&LIBRARIES[..5], &LIBRARIES[6..]].concat());
+        assert_eq!(machine.check(1, Source::SitePackages), Ok(()));
+        let error = machine.check(2, Source::SitePackages).unwrap_err();
+        assert!(error.contains("lacks libnccl.so.2 of nvidia-nccl-cu13 (no such file); run"), "{error}");
+    }
+
+    #[test]
+    fn the_driver_has_a_remedy_of_its_own() {
+        let mut machine = Machine::new(&LIBRARIES);
+        machine.system_libraries.clear();
+        let error = machine.check(1, Source::Cache).unwrap_err();
+        let expected = "lacks libcuda.so.1 of NVIDIA's driver (no such file); install NVIDIA's driver 580 or newer";
+        assert!(error.contains(expected) && !error.contains("plugin fetch"), "{error}");
+    }
+
+    #[test]
+    fn libraries_of_the_system_count() {
+        let mut machine = Machine::new(&[]);
+        let names = LIBRARIES[..6].iter().map(|path| path.rsplit('/').next().unwrap());
+        machine.system_libraries.extend(names);
+        assert!(machine.check(2, Source::System).unwrap_err().contains("lacks libdevice.10.bc of nvidia-nvvm (looked"));
+        machine.write("usr/local/cuda/nvvm/libdevice/libdevice.10.bc");
+        assert_eq!(machine.check(2, Source::System), Ok(()));
+    }
+
+    #[test]
+    fn the_first_folder_for_libdevice_decides() {
+        let mut machine = Machine::new(&LIBRARIES);
+        machine.write("opt/cuda/nvvm/libdevice/readme");
+        let error = machine.check(1, Source::Cache).unwrap_err();
+        assert!(error.contains("(looked for ") && error.contains("/opt/cuda/nvvm/libdevice/libdevice.10.bc);"), "{error}");
+        machine.write("mine/nvvm/libdevice/libdevice.10.bc");
+        machine.flags = "--xla_dump_to=/tmp --xla_gpu_cuda_data_dir=ROOT/mine";
+        assert_eq!(machine.check(1, Source::Cache), Ok(()));
+    }
+}
