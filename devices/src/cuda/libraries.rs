@@ -50,10 +50,7 @@ const PACKAGES: &[Package] = &[
             platform: "manylinux_2_17_x86_64",
             ..WHEEL
         },
-        files: &[
-            "nvidia/cu13/lib/libcudart.so.13",
-            "nvidia_cuda_runtime-13.5.37.dist-info/licenses/License.txt",
-        ],
+        files: &["nvidia/cu13/lib/libcudart.so.13", "nvidia_cuda_runtime-13.5.37.dist-info/licenses/License.txt"],
         opened: &["libcudart.so.13"],
         is_for_several_devices: false,
     },
@@ -85,10 +82,7 @@ const PACKAGES: &[Package] = &[
             platform: "manylinux_2_12_x86_64",
             ..WHEEL
         },
-        files: &[
-            "nvidia/cu13/lib/libnvJitLink.so.13",
-            "nvidia_nvjitlink-13.5.37.dist-info/licenses/License.txt",
-        ],
+        files: &["nvidia/cu13/lib/libnvJitLink.so.13", "nvidia_nvjitlink-13.5.37.dist-info/licenses/License.txt"],
         opened: &["libnvJitLink.so.13"],
         is_for_several_devices: false,
     },
@@ -102,10 +96,7 @@ const PACKAGES: &[Package] = &[
             platform: "manylinux_2_12_x86_64",
             ..WHEEL
         },
-        files: &[
-            "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
-            "nvidia_nvvm-13.5.37.dist-info/licenses/License.txt",
-        ],
+        files: &["nvidia/cu13/nvvm/libdevice/libdevice.10.bc", "nvidia_nvvm-13.5.37.dist-info/licenses/License.txt"],
         opened: &[],
         is_for_several_devices: false,
     },
@@ -163,10 +154,7 @@ const PACKAGES: &[Package] = &[
             platform: "manylinux_2_27_x86_64",
             ..WHEEL
         },
-        files: &[
-            "nvidia/nccl/lib/libnccl.so.2",
-            "nvidia_nccl_cu13-2.32.3.dist-info/licenses/License.txt",
-        ],
+        files: &["nvidia/nccl/lib/libnccl.so.2", "nvidia_nccl_cu13-2.32.3.dist-info/licenses/License.txt"],
         opened: &["libnccl.so.2"],
         is_for_several_devices: true,
     },

@@ -51,7 +51,9 @@ const PLATFORM: PlatformSpec = PlatformSpec {
         path_in_wheel: "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
         libraries: Some(libraries::LIBRARIES),
         own_variable: None,
-        licence_note: Some("NVIDIA's libraries are NVIDIA's: its terms, in the License.txt of each wheel, apply to their use"),
+        licence_note: Some(
+            "NVIDIA's libraries are NVIDIA's: its terms, in the License.txt of each wheel, apply to their use",
+        ),
     },
     // Without `visible_devices`, each process would have a context on every GPU. CUDA_VISIBLE_DEVICES selects other
     // GPUs than the first.

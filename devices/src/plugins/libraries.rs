@@ -273,7 +273,10 @@ mod tests {
         let mut machine = Machine::new(&LIBRARIES);
         machine.write("opt/cuda/nvvm/libdevice/readme");
         let error = machine.check(1, Source::Cache).unwrap_err();
-        assert!(error.contains("(looked for ") && error.contains("/opt/cuda/nvvm/libdevice/libdevice.10.bc);"), "{error}");
+        assert!(
+            error.contains("(looked for ") && error.contains("/opt/cuda/nvvm/libdevice/libdevice.10.bc);"),
+            "{error}"
+        );
         machine.write("mine/nvvm/libdevice/libdevice.10.bc");
         machine.flags = "--xla_dump_to=/tmp --xla_gpu_cuda_data_dir=ROOT/mine";
         assert_eq!(machine.check(1, Source::Cache), Ok(()));

@@ -219,7 +219,11 @@ fn a_plugin_with_libraries_is_looked_for_in_its_folders_first() {
 /// Joins paths and resolves `..` without looking at the disk.
 fn joined(folder: &Path, path: &str) -> PathBuf {
     path.split('/').fold(folder.to_path_buf(), |mut path, part| {
-        if part == ".." { assert!(path.pop(), "{part}") } else { path.push(part) }
+        if part == ".." {
+            assert!(path.pop(), "{part}")
+        } else {
+            path.push(part)
+        }
         path
     })
 }

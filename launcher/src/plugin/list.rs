@@ -40,9 +40,7 @@ fn row(plugin: &Plugin, found: Result<FoundPlugin, PluginError>) -> [String; 5] 
             let size = found.path.metadata().map_or_else(|_| "unknown".to_owned(), |file| megabytes(file.len()));
             (size, format!("{} ({})", found.path.display(), found.source))
         }
-        Err(PluginError::NotFound { .. }) => {
-            (wheel_size(wheel.size_bytes), format!("not found; {}", fetch(plugin)))
-        }
+        Err(PluginError::NotFound { .. }) => (wheel_size(wheel.size_bytes), format!("not found; {}", fetch(plugin))),
         Err(error @ (PluginError::Named { .. } | PluginError::Libraries { .. })) => {
             (wheel_size(wheel.size_bytes), error.to_string())
         }
@@ -56,10 +54,14 @@ fn library_row(plugin: &Plugin, package: &Package, found: Option<&FoundPlugin>) 
     let site = found.and_then(|found| plugin.site_folder(&found.path));
     let paths: Vec<PathBuf> =
         site.iter().flat_map(|site| package.files.iter().map(|file| site.join(file))).filter(is_no_licence).collect();
-    let sizes: Option<Vec<u64>> =
-        paths.iter().map(|path| path.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len())).collect();
+    let sizes: Option<Vec<u64>> = paths
+        .iter()
+        .map(|path| path.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len()))
+        .collect();
     let (size, place) = match (sizes, paths.first().and_then(|path| path.parent())) {
-        (Some(sizes), Some(folder)) => (megabytes(sizes.iter().sum()), format!("{} (beside the plugin)", folder.display())),
+        (Some(sizes), Some(folder)) => {
+            (megabytes(sizes.iter().sum()), format!("{} (beside the plugin)", folder.display()))
+        }
         (None | Some(_), _) if found.is_some() => {
             (wheel_size(package.wheel.size_bytes), format!("not beside the plugin; {}", fetch(plugin)))
         }

@@ -29,8 +29,8 @@ impl CheckedWheel {
     /// checked are the bytes that are unpacked.
     ///
     /// # Errors
-    /// [`FetchError::Wheel`] when the file cannot be read; [`FetchError::Sha256`] when no pinned wheel has the hash, and
-    /// only one wheel is pinned or has the name of the file; [`FetchError::NotPinned`] when several wheels are pinned.
+    /// [`FetchError::Wheel`] when the file cannot be read. When no pinned wheel has the hash: [`FetchError::Sha256`] if
+    /// only one wheel is pinned, or one has the name of the file; else [`FetchError::NotPinned`].
     pub(crate) fn open(path: &Path, pinned: &[&'static Wheel]) -> Result<Self, FetchError> {
         say(format_args!("checking the sha256 of {}", path.display()));
         let failed = |source| FetchError::Wheel { path: path.to_path_buf(), source };

@@ -253,7 +253,10 @@ fn wheels_that_are_missing_or_others_are_named() {
 fn a_wheel_that_lacks_a_library_is_named() {
     let machine = Machine::without("nvidia/cu13/lib/libcublasLt.so.13");
     let error = machine.error(&[machine.path("wheels")]);
-    assert!(error.contains("nvidia_cublas-13.") && error.ends_with("has no nvidia/cu13/lib/libcublasLt.so.13"), "{error}");
+    assert!(
+        error.contains("nvidia_cublas-13.") && error.ends_with("has no nvidia/cu13/lib/libcublasLt.so.13"),
+        "{error}"
+    );
     assert!(machine.find().is_err());
 }
 
@@ -262,7 +265,11 @@ fn the_list_has_every_library() {
     let machine = Machine::new();
     let lines = |machine: &Machine| -> Vec<String> {
         let table = list::table(&machine.surroundings());
-        table.lines().filter(|line| line.contains("jax-cuda13") || line.contains("nvidia-")).map(str::to_owned).collect()
+        table
+            .lines()
+            .filter(|line| line.contains("jax-cuda13") || line.contains("nvidia-"))
+            .map(str::to_owned)
+            .collect()
     };
     let not_found = lines(&machine);
     assert_eq!(not_found.len(), machine.plugin.wheels().count(), "{not_found:?}");
