@@ -52,8 +52,11 @@ fn row(plugin: &Plugin, found: Result<FoundPlugin, PluginError>) -> [String; 5] 
 /// them; the system may have others.
 fn library_row(plugin: &Plugin, package: &Package, found: Option<&FoundPlugin>) -> [String; 5] {
     let site = found.and_then(|found| plugin.site_folder(&found.path));
-    let paths: Vec<PathBuf> =
-        site.iter().flat_map(|site| package.files.iter().map(|file| site.join(file))).filter(is_no_licence).collect();
+    let paths: Vec<PathBuf> = site
+        .iter()
+        .flat_map(|site| package.files.iter().map(|file| site.join(file)))
+        .filter(|path| path.extension() != Some("txt".as_ref()))
+        .collect();
     let sizes: Option<Vec<u64>> = paths
         .iter()
         .map(|path| path.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len()))
@@ -68,10 +71,6 @@ fn library_row(plugin: &Plugin, package: &Package, found: Option<&FoundPlugin>) 
         (None | Some(_), _) => (wheel_size(package.wheel.size_bytes), format!("not found; {}", fetch(plugin))),
     };
     [String::new(), package.name.to_owned(), package.version.to_owned(), size, place]
-}
-
-fn is_no_licence(path: &PathBuf) -> bool {
-    path.extension() != Some("txt".as_ref())
 }
 
 fn fetch(plugin: &Plugin) -> String {
