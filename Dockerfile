@@ -2,6 +2,7 @@
 #
 #   docker build -t hilo .                            the CPU
 #   docker build -t hilo:tpu --target tpu .           with libtpu, under Google's terms
+#   docker build -t hilo:cuda --target cuda .         with XLA's compiler for NVIDIA's GPUs, and NVIDIA's libraries
 #   docker build -t hilo:xla-cpu --target xla-cpu .   with XLA's CPU compiler
 #
 # docs/docker.md says how to run it, how to build it behind a proxy or a mirror, and how to pin what it is built from.
@@ -65,9 +66,32 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
  && install -D -t /image/usr/local/bin /root/.cache/hilo/plugins/*/xla_cpu_pjrt.so \
  && ldd /image/usr/local/bin/xla_cpu_pjrt.so | grep -o '/[^ ]*' | xargs cp --parents --dereference --target-directory /image
 
+# The plugin finds NVIDIA's libraries in folders relative to its own. If /etc/debian_version exists, NVIDIA's container runtime
+# puts the driver's libraries into Debian's folder, where the loader of this image looks.
+FROM plugins AS cuda-plugin
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=ca-certificates,target=/etc/ssl/certs/ca-certificates.crt \
+    --mount=type=secret,id=pip-config,target=/etc/pip.conf \
+    text-generation-launcher plugin fetch cuda13 \
+ && cd /root/.cache/hilo/plugins/jax-cuda13-pjrt-* \
+ && mkdir -p /image/usr/local/bin /image/usr/share/doc \
+ && mv jax_plugins nvidia /image/usr/local/bin \
+ && mv *.dist-info /image/usr/share/doc \
+ && find /image/usr/local/bin -name '*.so*' -exec ldd {} + | grep -o '=> /[^ ]*' | cut -c 4- | grep -v '^/image/' | sort -u \
+  | xargs cp --parents --dereference --target-directory /image \
+ && cp --parents /etc/debian_version /usr/share/doc/libstdc++6/copyright /usr/share/doc/zlib1g/copyright /image
+
 FROM runtime AS tpu
 COPY --from=tpu-plugin /image /
 ENV DEVICE=tpu
+
+# LD_LIBRARY_PATH is where Kubernetes engines mount the driver.
+FROM runtime AS cuda
+COPY --from=cuda-plugin /image /
+ENV DEVICE=cuda \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    LD_LIBRARY_PATH=/usr/local/nvidia/lib64
 
 FROM runtime AS xla-cpu
 COPY --from=xla-cpu-plugin /image /

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::plugins::{Surroundings, find};
+use crate::plugins::{FoundPlugin, Plugin, PluginError, Surroundings, find};
 use crate::{Asked, Device, Hardware, Presence, TABLE};
 
 /// The chosen device, and the reason for the choice.
@@ -34,12 +34,13 @@ pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundi
             Presence::Absent => continue,
         };
         let Some(plugin) = device.plugin() else { return Choice { device, reason: found } };
-        match find(plugin, plugin_path, surroundings) {
+        match find_complete(plugin, plugin_path, surroundings) {
             Ok(plugin) => {
                 let reason = format!("{found}, plugin {} ({})", plugin.path.display(), plugin.source);
                 return Choice { device, reason };
             }
-            Err(_) => passed_over.push(format!(
+            Err(error @ PluginError::Libraries { .. }) => passed_over.push(format!("{found}, but {error}")),
+            Err(PluginError::Named { .. } | PluginError::NotFound { .. }) => passed_over.push(format!(
                 "{found}, but its plugin is missing: run `text-generation-launcher plugin fetch {}` to use it",
                 plugin.name
             )),
@@ -53,7 +54,7 @@ pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundi
 }
 
 /// Returns the reason why `device` cannot be used on this machine: its hardware is missing or cannot be opened, or else
-/// its plugin is not found. `None` if nothing is missing.
+/// its plugin or a data file of the plugin is not found. `None` if nothing is missing.
 pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surroundings) -> Option<String> {
     if let Some(hardware) = &device.hardware {
         match (hardware.find)(&surroundings.root) {
@@ -62,7 +63,19 @@ pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surrou
             Presence::Absent => return Some(hardware.absence.to_owned()),
         }
     }
-    find(device.plugin()?, plugin_path, surroundings).err().map(|error| error.to_string())
+    find_complete(device.plugin()?, plugin_path, surroundings).err().map(|error| error.to_string())
+}
+
+/// Finds a plugin, and checks that its data file is here. Its libraries are not checked, because that means loading
+/// them, which only the process does that uses them.
+fn find_complete(
+    plugin: &Plugin,
+    plugin_path: Option<&Path>,
+    surroundings: &Surroundings,
+) -> Result<FoundPlugin, PluginError> {
+    let found = find(plugin, plugin_path, surroundings)?;
+    plugin.check_libraries(&found, 1, surroundings, |_| Ok(()))?;
+    Ok(found)
 }
 
 /// Returns the devices that need special hardware, each with this hardware, in the order of the table.
@@ -154,11 +167,21 @@ mod tests {
 
     #[test]
     fn a_gpu_comes_after_a_tpu() {
-        let gpu = [("dev/nvidia0", ""), ("usr/lib/xla_cuda_plugin.so", "")];
+        let libdevice = ("usr/local/cuda/nvvm/libdevice/libdevice.10.bc", "");
+        let gpu = [("dev/nvidia0", ""), ("usr/lib/xla_cuda_plugin.so", ""), libdevice];
         assert_eq!(Machine::new(&gpu).choose(Asked::Auto).0, Device::CUDA);
         let both = [&TPU[..], &gpu, &[("usr/lib/libtpu.so", "")]].concat();
         assert_eq!(Machine::new(&both).choose(Asked::Auto).0, Device::TPU);
         let without_libtpu = [&TPU[..], &gpu].concat();
         assert_eq!(Machine::new(&without_libtpu).choose(Asked::Auto).0, Device::CUDA);
+    }
+
+    #[test]
+    fn a_gpu_whose_plugin_lacks_a_file_is_not_taken() {
+        let machine = Machine::new(&[("dev/nvidia0", ""), ("usr/lib/xla_cuda_plugin.so", "")]);
+        let (device, reason) = machine.choose(Asked::Auto);
+        assert_eq!(device, Device::CPU);
+        let expected = "an NVIDIA GPU, but the cuda13 plugin /usr/lib/xla_cuda_plugin.so lacks libdevice.10.bc of ";
+        assert!(reason.starts_with(expected), "{reason}");
     }
 }

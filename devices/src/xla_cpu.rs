@@ -41,6 +41,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
             abi: "none",
         },
         path_in_wheel: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
+        libraries: None,
         own_variable: None,
         licence_note: None,
     },

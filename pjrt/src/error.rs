@@ -26,6 +26,14 @@ pub enum Error {
         /// The loader's error.
         source: Arc<libloading::Error>,
     },
+    /// A library that the plugin needs cannot be loaded.
+    #[error("{}: {}", path.display(), loader_words(path, source))]
+    Library {
+        /// The path or name of the library.
+        path: PathBuf,
+        /// The loader's error.
+        source: Arc<libloading::Error>,
+    },
     /// The library was loaded, but its function table cannot be used.
     #[error("{} is not a usable PJRT plugin: {message}", path.display())]
     Table {
@@ -67,6 +75,7 @@ impl Error {
         match self {
             Self::Pjrt { code, .. } => Some(*code),
             Self::Open { .. }
+            | Self::Library { .. }
             | Self::Table { .. }
             | Self::Missing { .. }
             | Self::Arguments(_)

@@ -229,6 +229,7 @@ fn named(error: Error, what: &'static str) -> Error {
     match error {
         Error::Pjrt { code, message, .. } => Error::Pjrt { function: what, code, message },
         other @ (Error::Open { .. }
+        | Error::Library { .. }
         | Error::Table { .. }
         | Error::Missing { .. }
         | Error::Arguments(_)

@@ -68,6 +68,6 @@ pub use extension::ExtensionKind;
 pub use layout::Layout;
 pub use memory_stats::CompiledMemoryStats;
 pub use named_value::Value;
-pub use plugin::Plugin;
+pub use plugin::{Plugin, load_library};
 pub use topology::Topology;
 pub use upload::HostSlice;

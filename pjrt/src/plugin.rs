@@ -140,6 +140,36 @@ impl Plugin {
     }
 }
 
+/// Loads a library for the rest of the process, so that a plugin that opens a library of this name gets this one.
+///
+/// The path is resolved as by `dlopen`: a path without a slash is looked for in the loader's search path.
+///
+/// # Errors
+/// [`Error::Library`] when there is no such library, or when it or a library that it needs cannot be loaded.
+pub fn load_library(path: &Path) -> Result<(), Error> {
+    // SAFETY: the caller wants to run the code of this library. Its initialisers may do anything, as those of the
+    // plugin that will open it.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+    let library = library.map_err(|source| Error::Library { path: path.to_owned(), source: Arc::new(source) })?;
+    let _ = ManuallyDrop::new(library);
+    Ok(())
+}
+
 fn not_usable(path: &Path, message: &str) -> Error {
     Error::Table { path: path.to_owned(), message: message.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_loaded_by_name_or_path_and_a_missing_one_is_named() {
+        load_library(Path::new("libc.so.6")).unwrap();
+        let error = load_library(Path::new("libno-such.so.7")).unwrap_err().to_string();
+        assert!(error.starts_with("libno-such.so.7: cannot open shared object file"), "{error}");
+        let folder = std::env::temp_dir();
+        let error = load_library(&folder).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: ", folder.display())), "{error}");
+    }
 }

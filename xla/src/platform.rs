@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use devices::plugins::{self, Surroundings};
+use devices::plugins::{self, FoundPlugin, Surroundings};
 use devices::{ClientOption, CompilerFlag, Device, KvCacheForm, PlatformSpec};
 use model::graph::DType;
 use pjrt::{Client, CompileOptions, DeviceDescription, OptionValue, Plugin, Topology, Value};
@@ -109,7 +109,10 @@ impl Platform {
     /// # Errors
     /// When there is no plugin, or it cannot be loaded.
     pub(super) fn open_plugin(&self, plugin_path: Option<&Path>) -> Result<Arc<Plugin>, XlaError> {
-        let found = plugins::find(&self.spec.plugin, plugin_path, &Surroundings::of_process())?;
+        self.load(&plugins::find(&self.spec.plugin, plugin_path, &Surroundings::of_process())?)
+    }
+
+    fn load(&self, found: &FoundPlugin) -> Result<Arc<Plugin>, XlaError> {
         // Logged before the plugin is opened, because libtpu may search for its chips for minutes.
         tracing::info!(device = %self.device, plugin = %found.path.display(), found = %found.source, "opening plugin");
         Plugin::open(&found.path).map_err(|source| self.failed(source))
@@ -120,12 +123,18 @@ impl Platform {
         XlaError::Device { device: self.device, source }
     }
 
-    /// Finds and opens the plugin, and creates a client.
+    /// Finds and opens the plugin, and creates a client. The libraries that the plugin needs are loaded first: a plugin
+    /// that lacks one would only fail when it compiles or runs a program, or crash.
     ///
     /// # Errors
-    /// When there is no plugin, the plugin cannot be loaded, or it finds no device.
+    /// When there is no plugin, the plugin or a library that it needs cannot be loaded, or it finds no device.
     pub(super) fn open(&self, plugin_path: Option<&Path>) -> Result<Client, XlaError> {
-        let plugin = self.open_plugin(plugin_path)?;
+        let surroundings = Surroundings::of_process();
+        let spec = &self.spec.plugin;
+        let found = plugins::find(spec, plugin_path, &surroundings)?;
+        let load = |path: &Path| pjrt::load_library(path).map_err(|error| error.to_string());
+        spec.check_libraries(&found, self.num_devices, &surroundings, load)?;
+        let plugin = self.load(&found)?;
         let client = Client::new(&plugin, &self.client_options()).map_err(|source| self.failed(source))?;
         let (major, minor) = plugin.api_version();
         tracing::info!(api = format_args!("{major}.{minor}"), platform = client.platform_name(), "plugin is open");

@@ -1,9 +1,11 @@
 //! Plugins: shared libraries with the PJRT C API, which are distributed in Python wheels.
 //!
 //! Entry points: [`all`] lists the plugins of the table of devices; [`cache_folder`] returns the folder of fetched
-//! plugins; [`find`] finds a plugin on this machine (`search.rs`). No code here opens a plugin, runs Python or uses the
-//! network, because the launcher fetches plugins and the `pjrt` crate loads them.
+//! plugins; [`find`] finds a plugin on this machine (`search.rs`); [`Plugin::check_libraries`] checks that it will find
+//! its libraries (`libraries.rs`). No code here opens a plugin, runs Python or uses the network, because the launcher
+//! fetches plugins and the `pjrt` crate loads them.
 
+mod libraries;
 mod plugin;
 mod search;
 mod surroundings;
@@ -13,6 +15,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use libraries::{DataFile, Driver, Libraries, Package};
 pub use plugin::{Plugin, Wheel};
 pub use search::{FoundPlugin, PluginError, Source, find};
 pub use surroundings::{PLUGIN_PATH_VARIABLE, Surroundings, cache_folder};

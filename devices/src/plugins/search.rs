@@ -64,6 +64,18 @@ pub enum PluginError {
         /// Every path that was tried; `python3*` stands for any version of Python.
         looked_at: Vec<String>,
     },
+    /// The plugin was found, but files that it needs were not.
+    #[error("the {name} plugin {} lacks {}; {}", .path.display(), .missing.join("; "), .remedies.join("; "))]
+    Libraries {
+        /// The name of the plugin.
+        name: &'static str,
+        /// The plugin's file.
+        path: PathBuf,
+        /// Each missing file, its package, and the reason or the folders that were searched.
+        missing: Vec<String>,
+        /// The things that the user can do.
+        remedies: Vec<String>,
+    },
 }
 
 /// A folder to search. A path that contains `python3*` stands for the folders of all Python 3 versions.
@@ -109,20 +121,24 @@ fn named(plugin: &Plugin, source: Source, path: &Path) -> Result<FoundPlugin, Pl
     }
 }
 
+/// Returns the places to search, in order. Beside the executable and in the cache, a plugin with libraries is in the
+/// folders that it has in the wheel; without its folders, as older versions put it into the cache, it finds only
+/// libraries of the system.
 fn places(plugin: &Plugin, surroundings: &Surroundings) -> Vec<Place> {
+    let has_libraries = plugin.libraries.is_some();
     let file = |source, folder: PathBuf| Place { source, folder, file: plugin.file_name.into() };
+    let with_folders = |source, folder: PathBuf| Place { source, folder, file: plugin.path_in_wheel.into() };
     let mut places = Vec::new();
     if let Some(folder) = surroundings.executable.as_deref().and_then(Path::parent) {
+        places.extend(has_libraries.then(|| with_folders(Source::Executable, folder.to_path_buf())));
         places.push(file(Source::Executable, folder.to_path_buf()));
     }
     if let Some(cache) = cache_folder(surroundings) {
-        places.push(file(Source::Cache, cache.join(plugin.versioned_name())));
+        let folder = cache.join(plugin.versioned_name());
+        places.extend(has_libraries.then(|| with_folders(Source::Cache, folder.clone())));
+        places.push(file(Source::Cache, folder));
     }
-    places.extend(site_packages(surroundings).into_iter().map(|folder| Place {
-        source: Source::SitePackages,
-        folder,
-        file: plugin.path_in_wheel.into(),
-    }));
+    places.extend(site_packages(surroundings).into_iter().map(|folder| with_folders(Source::SitePackages, folder)));
     places.extend(SYSTEM_FOLDERS.map(|folder| file(Source::System, surroundings.root.join(folder))));
     places
 }
@@ -166,7 +182,7 @@ fn minor_version(name: &std::ffi::OsStr) -> Option<u32> {
     Some(digits.parse().unwrap_or(0))
 }
 
-fn name(source: Source) -> &'static str {
+pub(super) fn name(source: Source) -> &'static str {
     match source {
         Source::Flag => "--plugin-path",
         Source::Variable(name) => name,

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// contains this file.
 pub const PLUGIN_PATH_VARIABLE: &str = "PJRT_PLUGIN_LIBRARY_PATH";
 
+/// The environment variable with flags of XLA.
+pub(super) const XLA_FLAGS: &str = "XLA_FLAGS";
+
 /// The environment variables, the path of this executable and the root of the file system. They are plain values, so
 /// that tests can use a temporary folder as the root of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +26,7 @@ pub struct Surroundings {
 impl Surroundings {
     /// Reads the environment of this process. A program should call this function only once and pass the value on.
     pub fn of_process() -> Self {
-        let general = ["XDG_CACHE_HOME", "HOME", "VIRTUAL_ENV", PLUGIN_PATH_VARIABLE];
+        let general = ["XDG_CACHE_HOME", "HOME", "VIRTUAL_ENV", XLA_FLAGS, PLUGIN_PATH_VARIABLE];
         let names = general.into_iter().chain(super::all().filter_map(|plugin| plugin.own_variable));
         Self {
             variables: names.filter_map(|name| Some((name, std::env::var_os(name)?))).collect(),
@@ -38,7 +41,7 @@ impl Surroundings {
     }
 }
 
-/// The folder that contains fetched plugins, each as `<package>-<version>/<file name>`: `$XDG_CACHE_HOME/hilo/plugins`,
+/// The folder that contains fetched plugins, each in its folder `<package>-<version>`: `$XDG_CACHE_HOME/hilo/plugins`,
 /// else `$HOME/.cache/hilo/plugins`. `None` if neither variable is an absolute path.
 pub fn cache_folder(surroundings: &Surroundings) -> Option<PathBuf> {
     let absolute = |name| surroundings.variable(name).filter(|path| path.is_absolute());

@@ -1,8 +1,9 @@
 //! Tests of the plugin search: which file is found first, and the error when there is none. A temporary folder stands
 //! in for a machine's root directory.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use tempfile::TempDir;
@@ -49,14 +50,27 @@ impl Machine {
 
 #[test]
 fn every_plugin_is_pinned() {
-    for Plugin { file_name, package, version, wheel, path_in_wheel, .. } in all() {
+    for plugin in all() {
+        let Plugin { file_name, package, version, wheel, path_in_wheel, .. } = plugin;
         assert!(path_in_wheel.ends_with(&format!("/{file_name}")), "{path_in_wheel}");
-        let prefix = format!("{}-{version}-", package.replace('-', "_"));
-        let tags = format!("-{}-{}.whl", wheel.abi, wheel.platform);
-        assert!(wheel.file_name.starts_with(&prefix) && wheel.file_name.ends_with(&tags), "{}", wheel.file_name);
-        let is_digit = |digit: char| matches!(digit, '0'..='9' | 'a'..='f');
-        assert!(wheel.sha256.len() == 64 && wheel.sha256.chars().all(is_digit), "{}", wheel.sha256);
+        check_wheel(package, version, wheel);
+        for Package { name, version, wheel, .. } in plugin.library_packages() {
+            check_wheel(name, version, wheel);
+        }
+        let hashes: BTreeSet<&str> = plugin.wheels().map(|wheel| wheel.sha256).collect();
+        assert_eq!(hashes.len(), plugin.wheels().count(), "two wheels of {} have the same hash", plugin.name);
     }
+}
+
+fn check_wheel(package: &str, version: &str, wheel: &Wheel) {
+    let prefix = format!("{}-{version}-", package.replace('-', "_"));
+    let stem = wheel.file_name.strip_suffix(".whl").unwrap();
+    let tags: Vec<&str> = stem.rsplit('-').take(2).collect();
+    assert!(stem.starts_with(&prefix), "{stem}");
+    assert!(tags[0].split('.').any(|tag| tag == wheel.platform) && tags[1] == wheel.abi, "{stem}");
+    let is_digit = |digit: char| matches!(digit, '0'..='9' | 'a'..='f');
+    assert!(wheel.sha256.len() == 64 && wheel.sha256.chars().all(is_digit), "{}", wheel.sha256);
+    assert!(wheel.size_bytes > 0, "{stem}");
 }
 
 #[test]
@@ -177,4 +191,62 @@ fn the_cache_follows_xdg_and_then_home() {
         let surroundings = Surroundings { variables, executable: None, root: "/".into() };
         assert_eq!(cache_folder(&surroundings).as_deref(), folder.map(Path::new), "{surroundings:?}");
     }
+}
+
+/// The plugin of GPUs, in the folder that `site` names below the machine's root.
+const CUDA: &str = "jax_plugins/xla_cuda13/xla_cuda_plugin.so";
+
+#[test]
+fn a_plugin_with_libraries_is_looked_for_in_its_folders_first() {
+    let version = Device::CUDA.plugin().unwrap().versioned_name();
+    let cache = format!("home/.cache/hilo/plugins/{version}");
+    let places = [
+        (format!("opt/hilo/{CUDA}"), "next to the executable"),
+        ("opt/hilo/xla_cuda_plugin.so".to_owned(), "next to the executable"),
+        (format!("{cache}/{CUDA}"), "in the cache"),
+        (format!("{cache}/xla_cuda_plugin.so"), "in the cache"),
+        (format!("venv/lib/python3.12/site-packages/{CUDA}"), "in Python's site-packages"),
+        ("usr/lib/xla_cuda_plugin.so".to_owned(), "in a system folder"),
+    ];
+    for first in 0..places.len() {
+        let files: Vec<&str> = places[first..].iter().map(|(file, _)| file.as_str()).collect();
+        let machine = Machine::new(&files, &[("VIRTUAL_ENV", "venv")]);
+        let (file, source) = places[first].clone();
+        assert_eq!(machine.find(Device::CUDA, None), Ok((file, source.into())));
+    }
+}
+
+/// Joins paths and resolves `..` without looking at the disk.
+fn joined(folder: &Path, path: &str) -> PathBuf {
+    path.split('/').fold(folder.to_path_buf(), |mut path, part| {
+        if part == ".." {
+            assert!(path.pop(), "{part}")
+        } else {
+            path.push(part)
+        }
+        path
+    })
+}
+
+/// Every library that the plugin opens, and its data file, must be where the plugin looks once the wheels' files are
+/// below one folder.
+#[test]
+fn pinned_files_are_where_the_plugin_looks() {
+    let plugin = Device::CUDA.plugin().unwrap();
+    let libraries = plugin.libraries.unwrap();
+    let folder = Path::new(plugin.path_in_wheel).parent().unwrap();
+    let inside = |folders: &[&str], file: &str| -> Vec<PathBuf> {
+        let deep = |path: &&&str| path.split('/').filter(|part| *part == "..").count() <= folder.iter().count();
+        folders.iter().filter(deep).map(|path| joined(folder, path).join(file)).collect()
+    };
+    for package in libraries.packages {
+        for opened in package.opened {
+            let places = inside(libraries.folders, opened);
+            let is_place = |file: &&str| places.contains(&PathBuf::from(file));
+            assert_eq!(package.files.iter().filter(|file| is_place(file)).count(), 1, "{opened}: {places:?}");
+        }
+    }
+    let places = inside(libraries.data.folders, libraries.data.path);
+    let mut files = libraries.packages.iter().flat_map(|package| package.files);
+    assert!(files.any(|file| places.contains(&PathBuf::from(file))), "{places:?}");
 }

@@ -49,6 +49,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
             abi: "cp311",
         },
         path_in_wheel: "libtpu/libtpu.so",
+        libraries: None,
         own_variable: Some("TPU_LIBRARY_PATH"),
         licence_note: Some("libtpu is Google's: its terms, in the wheel's LICENSE, apply to its use"),
     },

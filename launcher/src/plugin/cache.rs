@@ -1,12 +1,16 @@
 //! The cache folder of one version of one plugin. It is locked while a plugin is written, and readers never see half a
 //! file.
 //!
-//! The file `<file name>` is the plugin. The file `<file name>.sha256` names the wheel that contained the plugin. It is
-//! written last, so the plugin is complete if both files exist and the hash in it is the pinned one. The next fetch
-//! overwrites the files that a killed fetch left.
+//! A plugin without libraries is the file `<file name>`. A plugin with libraries is in the folders that it has in its
+//! wheel, and the libraries are beside it in those that they have in theirs. Libraries are placed before the plugin,
+//! because a reader looks only for the plugin's file.
+//!
+//! The file `<file name>.sha256` names the wheels that contained the files. It is written last, so everything is
+//! complete if all files exist and the hashes in it are the pinned ones. The next fetch overwrites or removes the files
+//! that a killed fetch left.
 
 use std::fs::{File, Permissions, TryLockError};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +18,9 @@ use devices::plugins::Plugin;
 
 use super::error::FetchError;
 use super::notice::say;
+
+/// The name of the folder to download into.
+const DOWNLOADS: &str = "download";
 
 /// The folder of a plugin. This fetch holds its lock until the value is dropped.
 #[derive(Debug)]
@@ -58,13 +65,42 @@ impl LockedFolder {
 
     /// The path of the plugin's file, which may not exist.
     pub(crate) fn plugin_path(&self) -> PathBuf {
-        self.path.join(self.plugin.file_name)
+        self.path.join(self.plugin.cached_path())
     }
 
-    /// True if the folder contains the complete plugin of the pinned wheel.
+    /// True if the folder contains the complete plugin and all libraries of the pinned wheels.
     pub(crate) fn is_complete(&self) -> bool {
         let stamp = std::fs::read_to_string(self.stamp_path()).unwrap_or_default();
-        stamp.split_whitespace().next() == Some(self.plugin.wheel.sha256) && self.plugin_path().is_file()
+        let hashes = stamp.lines().filter_map(|line| line.split_whitespace().next());
+        let mut files = self.plugin.library_packages().iter().flat_map(|package| package.files);
+        hashes.eq(self.plugin.wheels().map(|wheel| wheel.sha256))
+            && self.plugin_path().is_file()
+            && files.all(|file| self.path.join(file).is_file())
+    }
+
+    /// Removes what other versions of this program, or a killed fetch, left of a plugin with libraries. The plugin goes
+    /// first, so that it is never seen without its libraries. A plugin without its folders stays until the new one is
+    /// complete.
+    ///
+    /// # Errors
+    /// [`FetchError::Cache`] when something cannot be removed.
+    pub(crate) fn clear(&self) -> Result<(), FetchError> {
+        if self.plugin.library_packages().is_empty() {
+            return Ok(());
+        }
+        for path in [self.stamp_path(), self.plugin_path()] {
+            remove_file(&path)?;
+        }
+        let kept = ["lock", DOWNLOADS, self.plugin.file_name];
+        for entry in std::fs::read_dir(&self.path).map_err(failed("read", &self.path))? {
+            let path = entry.map_err(failed("read", &self.path))?.path();
+            if kept.iter().any(|name| path.ends_with(name)) {
+                continue;
+            }
+            let remove = if path.is_dir() { std::fs::remove_dir_all } else { std::fs::remove_file };
+            remove(&path).map_err(failed("remove", &path))?;
+        }
+        Ok(())
     }
 
     /// Creates an empty folder to download into, in the file system of the cache.
@@ -72,7 +108,7 @@ impl LockedFolder {
     /// # Errors
     /// [`FetchError::Cache`] when the folder cannot be created.
     pub(crate) fn download_folder(&self) -> Result<DownloadFolder, FetchError> {
-        let path = self.path.join("download");
+        let path = self.path.join(DOWNLOADS);
         if path.exists() {
             std::fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
         }
@@ -80,22 +116,32 @@ impl LockedFolder {
         Ok(DownloadFolder { path })
     }
 
-    /// Creates the file for the plugin, which the caller writes and then places.
+    /// Creates a file of the plugin or of a library, which the caller writes and then places.
     ///
     /// # Errors
-    /// [`FetchError::Cache`] when the file cannot be created.
-    pub(crate) fn new_plugin(&self) -> Result<NewFile, FetchError> {
-        NewFile::create(self.plugin_path())
+    /// [`FetchError::Cache`] when the file or its folder cannot be created.
+    pub(crate) fn new_file(&self, file: &Path) -> Result<NewFile, FetchError> {
+        let path = self.path.join(file);
+        let folder = path.parent().unwrap_or(&self.path);
+        std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
+        NewFile::create(path)
     }
 
-    /// Records which wheel contained the plugin. From now on the plugin is complete.
+    /// Records which wheels contained the files. From now on the plugin is complete.
     ///
     /// # Errors
     /// [`FetchError::Cache`] when writing fails.
     pub(crate) fn stamp(&self) -> Result<(), FetchError> {
+        let lines: Vec<String> =
+            self.plugin.wheels().map(|wheel| format!("{}  {}\n", wheel.sha256, wheel.file_name)).collect();
         let mut stamp = NewFile::create(self.stamp_path())?;
-        stamp.write_all(format!("{}  {}\n", self.plugin.wheel.sha256, self.plugin.wheel.file_name).as_bytes())?;
-        stamp.place()
+        stamp.write_all(lines.concat().as_bytes())?;
+        stamp.place()?;
+        if self.plugin_path() != self.path.join(self.plugin.file_name) {
+            // An older version of this program put the plugin here, where it finds only libraries of the system.
+            remove_file(&self.path.join(self.plugin.file_name))?;
+        }
+        Ok(())
     }
 
     fn stamp_path(&self) -> PathBuf {
@@ -112,6 +158,11 @@ pub(crate) struct DownloadFolder {
 impl DownloadFolder {
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Removes a file of the folder, to make room for the next.
+    pub(crate) fn remove(&self, path: &Path) {
+        let _ = std::fs::remove_file(path);
     }
 }
 
@@ -157,6 +208,15 @@ impl Drop for NewFile {
         if !self.is_placed {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), FetchError> {
+    match std::fs::remove_file(path) {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Err(failed("remove", path)(error))
+        }
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -34,6 +34,15 @@ pub(crate) enum FetchError {
     Wheel { path: PathBuf, source: io::Error },
     #[error("the sha256 of {} is {found}, but the pinned wheel {wheel} has {expected}; this is not the pinned wheel", .path.display())]
     Sha256 { path: PathBuf, found: String, expected: &'static str, wheel: &'static str },
+    #[error("the sha256 of {} is {found}, which no pinned wheel has; the pinned wheels are {}", .path.display(), .wheels.join(", "))]
+    NotPinned { path: PathBuf, found: String, wheels: Vec<&'static str> },
+    #[error("the folder {} has none of the pinned wheels {}", .path.display(), .wheels.join(", "))]
+    NoWheels { path: PathBuf, wheels: Vec<&'static str> },
+    #[error(
+        "--wheel does not name all wheels; still needed: {}; pass --wheel for each, or for a folder with all of them",
+        .wheels.join(", ")
+    )]
+    MoreWheels { wheels: Vec<&'static str> },
     #[error("the wheel {} cannot be unpacked: {source}", .path.display())]
     Zip { path: PathBuf, source: zip::result::ZipError },
     #[error("the wheel {} has no {member}", .path.display())]

@@ -1,16 +1,24 @@
-//! `plugin fetch`: gets the pinned wheel from pip or from a file, and puts its shared library into the cache.
+//! `plugin fetch`: gets the pinned wheels from pip or from files, and puts the plugin and its libraries into the cache.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use devices::plugins::{Plugin, Surroundings, cache_folder};
+use devices::plugins::{Package, Plugin, Surroundings, Wheel, cache_folder};
 
-use super::cache::LockedFolder;
+use super::cache::{DownloadFolder, LockedFolder};
 use super::error::FetchError;
 use super::notice::{megabytes, say};
 use super::pip;
 use super::wheel::CheckedWheel;
+
+/// A wheel to fetch: its package and version, and the files that are needed, each with its path in the cache folder.
+#[derive(Debug)]
+struct Part {
+    package: (&'static str, &'static str),
+    wheel: &'static Wheel,
+    files: Vec<(&'static str, &'static Path)>,
+}
 
 /// The input of one fetch.
 #[derive(Debug)]
@@ -18,8 +26,8 @@ pub(crate) struct Fetch {
     pub(crate) plugin: &'static Plugin,
     /// The folder of all fetched plugins.
     pub(crate) cache: PathBuf,
-    /// The path of a wheel that was downloaded elsewhere; `None` to download the wheel with pip.
-    pub(crate) wheel: Option<PathBuf>,
+    /// The paths of wheels that were downloaded elsewhere, and of folders with wheels; empty to download with pip.
+    pub(crate) wheels: Vec<PathBuf>,
     /// The Python interpreter that runs pip.
     pub(crate) python: OsString,
 }
@@ -32,25 +40,26 @@ impl Fetch {
     /// no cache folder.
     pub(crate) fn of_process(
         plugin: &'static Plugin,
-        wheel: Option<&Path>,
+        wheels: &[PathBuf],
         surroundings: &Surroundings,
     ) -> Result<Self, FetchError> {
         check_machine(std::env::consts::OS, std::env::consts::ARCH)?;
         Ok(Self {
             plugin,
             cache: cache_folder(surroundings).ok_or(FetchError::NoCache)?,
-            wheel: wheel.map(Path::to_path_buf),
+            wheels: wheels.to_vec(),
             python: "python3".into(),
         })
     }
 
-    /// Puts the plugin into the cache unless it is already there. A wheel from a file is checked in any case.
+    /// Puts the plugin and its libraries into the cache unless they are already there. Wheels from files are checked in
+    /// any case.
     ///
     /// # Errors
     /// The first failure. The cache then contains no new plugin that counts as complete.
     pub(crate) fn run(&self) -> Result<(), FetchError> {
         let start = Instant::now();
-        let given = self.wheel.as_deref().map(|path| self.check(path)).transpose()?;
+        let given = self.given()?;
         let folder = LockedFolder::lock(&self.cache, self.plugin)?;
         let path = folder.plugin_path();
         if folder.is_complete() {
@@ -60,38 +69,88 @@ impl Fetch {
         if let Some(note) = self.plugin.licence_note {
             say(format_args!("note: {note}"));
         }
-        let num_bytes = match &given {
-            Some(wheel) => self.install(wheel, &folder)?,
-            None => {
-                let downloads = folder.download_folder()?;
-                let wheel = self.download(downloads.path())?;
-                self.install(&self.check(&wheel)?, &folder)?
-            }
-        };
+        folder.clear()?;
+        let mut num_bytes = 0;
+        let downloads = if given.is_empty() { Some(folder.download_folder()?) } else { None };
+        for part in self.parts() {
+            num_bytes += match &downloads {
+                Some(downloads) => self.download(&part, downloads, &folder)?,
+                None => {
+                    let wheel = given.iter().find(|wheel| wheel.is(part.wheel));
+                    install(&part, wheel.ok_or_else(|| self.missing(&given))?, &folder)?
+                }
+            };
+        }
+        folder.stamp()?;
         let seconds = start.elapsed().as_secs_f64();
         say(format_args!("done: {} ({}) in {seconds:.1} s", path.display(), megabytes(num_bytes)));
         Ok(())
     }
 
-    fn download(&self, folder: &Path) -> Result<PathBuf, FetchError> {
-        let Plugin { package, version, wheel, .. } = self.plugin;
-        say(format_args!("downloading {package} {version}, {}, with pip", megabytes(wheel.size_bytes)));
-        pip::download(&self.python, self.plugin, folder)
+    /// Returns the wheels to fetch. The plugin's own is the last, because its file makes the others visible.
+    fn parts(&self) -> Vec<Part> {
+        let of_package = |package: &'static Package| Part {
+            package: (package.name, package.version),
+            wheel: &package.wheel,
+            files: package.files.iter().map(|file| (*file, Path::new(*file))).collect(),
+        };
+        let own = Part {
+            package: (self.plugin.package, self.plugin.version),
+            wheel: &self.plugin.wheel,
+            files: vec![(self.plugin.path_in_wheel, self.plugin.cached_path())],
+        };
+        self.plugin.library_packages().iter().map(of_package).chain([own]).collect()
     }
 
-    fn check(&self, wheel: &Path) -> Result<CheckedWheel, FetchError> {
-        say(format_args!("checking the sha256 of {}", wheel.display()));
-        CheckedWheel::open(wheel, self.plugin)
+    /// Opens and checks the wheels that were downloaded elsewhere.
+    fn given(&self) -> Result<Vec<CheckedWheel>, FetchError> {
+        let pinned: Vec<&'static Wheel> = self.plugin.wheels().collect();
+        let mut given = Vec::new();
+        for path in &self.wheels {
+            if !path.is_dir() {
+                given.push(CheckedWheel::open(path, &pinned)?);
+                continue;
+            }
+            let paths = pinned.iter().map(|wheel| path.join(wheel.file_name));
+            let here: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
+            if here.is_empty() {
+                let wheels = pinned.iter().map(|wheel| wheel.file_name).collect();
+                return Err(FetchError::NoWheels { path: path.clone(), wheels });
+            }
+            for path in here {
+                given.push(CheckedWheel::open(&path, &pinned)?);
+            }
+        }
+        let is_complete = pinned.iter().all(|wheel| given.iter().any(|given| given.is(wheel)));
+        if given.is_empty() || is_complete { Ok(given) } else { Err(self.missing(&given)) }
     }
 
-    fn install(&self, wheel: &CheckedWheel, folder: &LockedFolder) -> Result<u64, FetchError> {
-        say(format_args!("extracting {}", self.plugin.file_name));
-        let mut file = folder.new_plugin()?;
-        let num_bytes = wheel.unpack(&mut file)?;
-        file.place()?;
-        folder.stamp()?;
+    fn missing(&self, given: &[CheckedWheel]) -> FetchError {
+        let missing = self.plugin.wheels().filter(|wheel| !given.iter().any(|given| given.is(wheel)));
+        FetchError::MoreWheels { wheels: missing.map(|wheel| wheel.file_name).collect() }
+    }
+
+    /// Downloads a wheel, installs it and removes it.
+    fn download(&self, part: &Part, downloads: &DownloadFolder, folder: &LockedFolder) -> Result<u64, FetchError> {
+        let (package, version) = part.package;
+        say(format_args!("downloading {package} {version}, {}, with pip", megabytes(part.wheel.size_bytes)));
+        let path = pip::download(&self.python, part.package, part.wheel, downloads.path())?;
+        let num_bytes = install(part, &CheckedWheel::open(&path, &[part.wheel])?, folder)?;
+        downloads.remove(&path);
         Ok(num_bytes)
     }
+}
+
+/// Puts the files of a wheel into the plugin's folder and returns their size in bytes.
+fn install(part: &Part, wheel: &CheckedWheel, folder: &LockedFolder) -> Result<u64, FetchError> {
+    let mut num_bytes = 0;
+    for (member, destination) in &part.files {
+        say(format_args!("extracting {}", destination.file_name().unwrap_or_default().display()));
+        let mut file = folder.new_file(destination)?;
+        num_bytes += wheel.unpack(member, &mut file)?;
+        file.place()?;
+    }
+    Ok(num_bytes)
 }
 
 /// Checks that this kind of machine can run the machine code in the pinned wheels.

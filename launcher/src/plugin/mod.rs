@@ -1,7 +1,7 @@
 //! `text-generation-launcher plugin`: shows the plugins on this machine, and fetches them. It starts no server.
 //!
 //! Entry points: [`PluginArgs`], [`run_as_process`]. `fetch` puts a plugin into the cache: `pip` downloads the pinned
-//! wheel, `wheel` checks and unpacks it, and `cache` owns the folder. `list` prints the table of plugins, which are
+//! wheels, `wheel` checks and unpacks them, and `cache` owns the folder. `list` prints the table of plugins, which are
 //! declared in [`devices::plugins`]. Results go to stdout, progress and errors to stderr.
 
 mod cache;
@@ -41,9 +41,10 @@ enum Action {
         #[arg(value_enum, value_name = "KIND")]
         plugin: &'static Plugin,
 
-        /// Wheel file to use instead of a download with pip; it must be the pinned version
-        #[arg(long)]
-        wheel: Option<PathBuf>,
+        /// Wheel file, or folder with wheel files, to use instead of a download with pip; may be given several times.
+        /// The wheels must be the pinned versions
+        #[arg(long, value_name = "PATH")]
+        wheel: Vec<PathBuf>,
     },
 }
 
@@ -57,7 +58,7 @@ pub(crate) fn run_as_process(args: &PluginArgs) -> ExitCode {
             Ok(())
         }
         Action::Fetch { plugin, wheel } => {
-            Fetch::of_process(plugin, wheel.as_deref(), &surroundings).and_then(|fetch| fetch.run())
+            Fetch::of_process(plugin, wheel, &surroundings).and_then(|fetch| fetch.run())
         }
     };
     match outcome {

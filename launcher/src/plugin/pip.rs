@@ -4,24 +4,30 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use devices::plugins::{Plugin, Wheel};
+use devices::plugins::Wheel;
 
 use super::error::FetchError;
 
 /// The maximum number of lines from the end of pip's stderr that an error contains.
 const NUM_LAST_LINES: usize = 6;
 
-/// Downloads the wheel into `folder` and returns the wheel's path. The caller must check its hash.
+/// Downloads the wheel of this version of `package` into `folder` and returns the wheel's path. The caller must check
+/// its hash.
 ///
 /// # Errors
 /// When there is no Python or no pip, when pip fails, and when it downloads another wheel.
-pub(crate) fn download(python: &OsStr, plugin: &Plugin, folder: &Path) -> Result<PathBuf, FetchError> {
-    let wheel = plugin.wheel.file_name;
-    let requirement = format!("{}=={}", plugin.package, plugin.version);
+pub(crate) fn download(
+    python: &OsStr,
+    (package, version): (&str, &str),
+    pinned: &Wheel,
+    folder: &Path,
+) -> Result<PathBuf, FetchError> {
+    let wheel = pinned.file_name;
+    let requirement = format!("{package}=={version}");
     let mut pip = Command::new(python);
     // Otherwise Python would look in the current folder first for pip and the modules that pip imports.
     pip.current_dir("/").arg("-I");
-    pip.args(arguments(&plugin.wheel)).arg("--dest").arg(folder).arg(&requirement);
+    pip.args(arguments(pinned)).arg("--dest").arg(folder).arg(&requirement);
     let output = pip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let name = || python.display().to_string();
     let output = output.map_err(|source| FetchError::NoPython { python: name(), source, wheel })?;

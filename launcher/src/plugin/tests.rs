@@ -1,6 +1,8 @@
 //! Tests of fetches. The wheels are tiny, a shell script stands in for Python, and the tests check the contents of the
 //! cache afterwards.
 
+mod libraries;
+
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -63,7 +65,7 @@ impl Fixture {
         Fetch {
             plugin: self.plugin,
             cache: self.path("cache"),
-            wheel: wheel.map(|name| self.path(name)),
+            wheels: wheel.iter().map(|name| self.path(name)).collect(),
             python: self.path("python").into(),
         }
     }
@@ -90,21 +92,26 @@ impl Fixture {
         assert_eq!(self.cached("plugin.so").metadata().unwrap().permissions().mode() & 0o777, 0o644);
     }
 
-    /// Writes the script `python` with this body. In the script, `$dest` is pip's `--dest` and `$here` is this folder.
-    /// A child process writes the script. If this process had it open for writing, children of other tests would
-    /// inherit the open file, and a file that is open for writing cannot be executed.
+    /// Writes the script `python` with this body.
     fn python(&self, body: &str) {
-        let here = self.folder.path().display();
-        let find_dest = r#"for word; do [ "$last" = --dest ] && dest=$word; last=$word; done"#;
-        let script = format!("#!/bin/sh\nhere='{here}'\necho \"$@\" >> \"$here/calls\"\n{find_dest}\n{body}\n");
-        let write = r#"printf '%s' "$1" > "$2" && chmod 755 "$2""#;
-        let status = Command::new("sh").args(["-c", write, "sh", &script]).arg(self.path("python")).status().unwrap();
-        assert!(status.success());
+        write_script(self.folder.path(), body);
     }
 
     fn num_calls(&self) -> usize {
         std::fs::read_to_string(self.path("calls")).unwrap_or_default().lines().count()
     }
+}
+
+/// Writes the script `python` with this body into `folder`. In the script, `$dest` is pip's `--dest` and `$here` is the
+/// folder. A child process writes the script. If this process had it open for writing, children of other tests would
+/// inherit the open file, and a file that is open for writing cannot be executed.
+fn write_script(folder: &Path, body: &str) {
+    let here = folder.display();
+    let find_dest = r#"for word; do [ "$last" = --dest ] && dest=$word; last=$word; done"#;
+    let script = format!("#!/bin/sh\nhere='{here}'\necho \"$@\" >> \"$here/calls\"\n{find_dest}\n{body}\n");
+    let write = r#"printf '%s' "$1" > "$2" && chmod 755 "$2""#;
+    let status = Command::new("sh").args(["-c", write, "sh", &script]).arg(folder.join("python")).status().unwrap();
+    assert!(status.success());
 }
 
 const COPY_WHEEL: &str = r#"cp "$here/tiny.whl" "$dest/""#;
@@ -279,7 +286,8 @@ fn the_list_is_aligned_and_says_what_to_do() {
     let found: Vec<&str> = lines[1..].iter().map(|line| &line[column..]).collect();
     assert_eq!(found[0], format!("{} (in a system folder)", Path::new(&root).join("lib/xla_cpu_pjrt.so").display()));
     assert!(found[1].starts_with("TPU_LIBRARY_PATH is \"/no/such/file\""), "{table}");
-    assert_eq!(found[2], "not found; text-generation-launcher plugin fetch cuda13");
+    let num_libraries = found.len() - 3;
+    assert_eq!(found[2..], vec!["not found; text-generation-launcher plugin fetch cuda13"; 1 + num_libraries]);
     for (line, parts) in lines[1..].iter().zip([
         ["cpu ", "xla-cpu-pjrt ", " 0.0.1 ", " 1.5 MB "],
         ["tpu ", "libtpu ", " 0.0.51 ", " 204.8 MB wheel "],

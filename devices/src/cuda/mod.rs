@@ -1,4 +1,6 @@
-//! The device `cuda`: NVIDIA's GPUs.
+//! The device `cuda`: NVIDIA's GPUs. `libraries.rs` lists the libraries of NVIDIA that its plugin needs.
+
+mod libraries;
 
 use std::path::Path;
 
@@ -50,8 +52,11 @@ const PLATFORM: PlatformSpec = PlatformSpec {
             abi: "none",
         },
         path_in_wheel: "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+        libraries: Some(libraries::LIBRARIES),
         own_variable: None,
-        licence_note: None,
+        licence_note: Some(
+            "NVIDIA's libraries are NVIDIA's: its terms, in the License.txt of each wheel, apply to their use",
+        ),
     },
     // Without `visible_devices`, each process would have a context on every GPU. CUDA_VISIBLE_DEVICES selects other
     // GPUs than the first.
