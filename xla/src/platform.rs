@@ -20,8 +20,9 @@ const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
 pub struct Platform {
     pub(super) device: Device,
     spec: &'static PlatformSpec,
-    /// The number of devices of a client. Only plugins that let us choose the number read it.
-    num_devices: usize,
+    /// The number of devices of a client; `None` for the plugin's choice. Only plugins that let us choose the number
+    /// read it.
+    num_devices: Option<usize>,
     pub(super) form: ProgramForm,
 }
 
@@ -33,7 +34,7 @@ impl Platform {
             KvCacheForm::F32 => Some(DType::F32),
         };
         let form = ProgramForm { decode_heads: spec.decode_heads, chunk_bytes: spec.chunk_bytes, kv_dtype };
-        Self { device, spec, num_devices: 1, form }
+        Self { device, spec, num_devices: Some(1), form }
     }
 
     /// Returns the same platform with the program settings of the devices that the plugin calls `kind`.
@@ -44,7 +45,12 @@ impl Platform {
 
     /// Returns the same platform with clients of `num_devices` devices, if the plugin lets us choose the number.
     pub(crate) fn with_devices(self, num_devices: usize) -> Self {
-        Self { num_devices, ..self }
+        Self { num_devices: Some(num_devices), ..self }
+    }
+
+    /// Returns the same platform with clients of as many devices as the plugin finds.
+    pub(crate) fn with_all_devices(self) -> Self {
+        Self { num_devices: None, ..self }
     }
 
     /// Returns the compile options for the devices with these ids, which run each program together.
@@ -68,12 +74,12 @@ impl Platform {
             let value = match option {
                 ClientOption::Bool(value) => Value::Bool(*value),
                 ClientOption::Float(value) => Value::F32(*value),
-                ClientOption::FirstDevices => Value::I64List((0..self.num_devices as i64).collect()),
-                ClientOption::NumDevices => Value::I64(self.num_devices as i64),
+                ClientOption::FirstDevices => Value::I64List((0..self.num_devices? as i64).collect()),
+                ClientOption::NumDevices => Value::I64(self.num_devices? as i64),
             };
-            (*name, value)
+            Some((*name, value))
         };
-        self.spec.client_options.iter().map(option).collect()
+        self.spec.client_options.iter().filter_map(option).collect()
     }
 
     /// Returns the memory of one device of `topology`, in bytes, or `None` if the plugin does not report it.
@@ -111,13 +117,21 @@ impl Platform {
         XlaError::Device { device: self.device, source }
     }
 
+    /// Creates a client of the plugin.
+    ///
+    /// # Errors
+    /// When the plugin finds no device, or cannot use it.
+    pub(super) fn client(&self, plugin: &Arc<Plugin>) -> Result<Client, XlaError> {
+        Client::new(plugin, &self.client_options()).map_err(|source| self.failed(source))
+    }
+
     /// Finds and opens the plugin, and creates a client.
     ///
     /// # Errors
     /// When there is no plugin, the plugin cannot be loaded, or it finds no device.
     pub(super) fn open(&self, plugin_path: Option<&Path>) -> Result<Client, XlaError> {
         let plugin = self.open_plugin(plugin_path)?;
-        let client = Client::new(&plugin, &self.client_options()).map_err(|source| self.failed(source))?;
+        let client = self.client(&plugin)?;
         let (major, minor) = plugin.api_version();
         tracing::info!(api = format_args!("{major}.{minor}"), platform = client.platform_name(), "plugin is open");
         Ok(client)
@@ -146,6 +160,8 @@ mod tests {
             let options = cuda.clone().with_devices(num_devices).client_options();
             assert_eq!(options[0], ("visible_devices", Value::I64List(indices)));
         }
+        let options = cuda.with_all_devices().client_options();
+        assert!(!options.is_empty() && options.iter().all(|(name, _)| *name != "visible_devices"), "{options:?}");
     }
 
     #[test]
