@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pjrt::{CompiledMemoryStats, Executable, LoadedExecutable};
+use pjrt::{Code, CompiledMemoryStats, Executable, LoadedExecutable};
 
 use super::collectives;
 use super::page::{Failure, Page, bytes, duration, ensure, readable};
@@ -71,7 +71,8 @@ fn ahead(
             page.line(name("compiled"), format!("by the topology, {}", duration(start.elapsed())));
             Some(executable)
         }
-        Err(error) if error.is_unimplemented() => {
+        // Some plugins have topologies, but no compiler for them.
+        Err(error) if error.is_unimplemented() || error.code() == Some(Code::NotFound) => {
             page.line(name("compiled"), format!("by the client, because the topology cannot: {error}"));
             None
         }

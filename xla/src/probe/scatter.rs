@@ -24,7 +24,7 @@ pub(super) fn in_place(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     let ty = Type::new(DIMS, dtype);
     let size = usize::try_from(ty.size_bytes())?;
     let program = rig.compile(&probes::scattered(&ty, NUM_ROWS))?;
-    page.result(format!("scatter into {ty} in place"), stays(&program, size));
+    page.result("scatter in place", stays(&program, size).map(|text| format!("{text}; {ty}")));
     let indices: Vec<i32> = (0..NUM_ROWS).flat_map(|row| place(row).map(|index| index as i32)).collect();
     let indices = rig.upload_to_first(&Type::new([NUM_ROWS, 2], DType::I32), &integer_bytes(indices))?;
     let rows = Type::new([NUM_ROWS, DIMS[2]], dtype);

@@ -6,15 +6,22 @@ use devices::{Device, xla_cpu};
 use super::page::{bytes, duration, readable};
 use super::*;
 
-/// The lines whose values differ between machines and builds of a plugin.
-const OF_MACHINE: [&str; 7] = [
+/// The lines whose values differ between machines, and with the load of a machine.
+const OF_MACHINE: [&str; 14] = [
     "plugin",
     "PJRT API",
     "plugin attributes",
     "plugin extensions",
     "platform version",
+    "device 0",
+    "device 1",
     "topology fingerprint",
-    "device ",
+    "topology attributes",
+    "small program, memory",
+    "ahead of time, 1 device(s), serialized",
+    "ahead of time, 2 device(s), serialized",
+    "one launch",
+    "second launched while the first runs",
 ];
 
 fn options(plugin_path: PathBuf, first: usize) -> ProbeOptions {
@@ -36,31 +43,26 @@ fn lines(events: Vec<ProbeEvent>) -> Vec<ProbeLine> {
     events.into_iter().filter_map(line).collect()
 }
 
-/// Returns the text of a line in which each number with a unit of time or speed, and each long hexadecimal number, is
-/// replaced by `_`.
+/// Returns the text of a line, in which `_` replaces times, speeds, numbers of repetitions and fingerprints.
 fn redacted(line: &ProbeLine) -> String {
     let ProbeLine { name, value } = line;
-    let value = value.as_ref().map_or_else(|reason| format!("failed: {reason}"), Clone::clone);
-    if OF_MACHINE.iter().any(|start| name == start || name.starts_with("device ") && *start == "device ") {
+    if value.is_ok() && OF_MACHINE.contains(&name.as_str()) {
         return format!("{name}: _");
     }
+    let value = value.as_ref().map_or_else(|reason| format!("failed: {reason}"), Clone::clone);
     let words: Vec<&str> = value.split(' ').collect();
-    let is_number = |word: &str| word.parse::<f64>().is_ok();
-    let unit = |word: Option<&&str>| {
-        word.is_some_and(|word| ["µs", "ms", "s", "GB/s"].contains(&word.trim_end_matches([',', ';', ')'])))
-    };
-    let is_hexadecimal = |word: &str| word.len() >= 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut text = String::new();
-    for (index, word) in words.iter().enumerate() {
-        let follows_number = index > 0 && is_number(words[index - 1]) && unit(Some(word));
-        match () {
-            () if is_number(word) && unit(words.get(index + 1)) || is_hexadecimal(word) => text.push('_'),
-            () if follows_number => text.push_str(word.trim_start_matches(|c: char| c != ',' && c != ';' && c != ')')),
-            () => text.push_str(word),
-        }
-        text.push(' ');
-    }
-    format!("{name}: {}", text.trim_end())
+    let bare = |word: &str| word.trim_matches([',', ';', '(', ')']).to_owned();
+    let is_number = |index: usize| words.get(index).is_some_and(|word| bare(word).parse::<f64>().is_ok());
+    let is_unit =
+        |index: usize| words.get(index).is_some_and(|word| ["µs", "ms", "s", "GB/s"].contains(&bare(word).as_str()));
+    let is_fingerprint = |word: &str| word.len() >= 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let text = words.iter().enumerate().map(|(index, word)| {
+        let repeats = index > 0 && words[index - 1] == "of" && value.contains("(median of");
+        let is_of_time = is_number(index) && (is_unit(index + 1) || repeats);
+        let is_of_machine = is_of_time || is_fingerprint(word) || index > 0 && is_unit(index) && is_number(index - 1);
+        if is_of_machine { word.replace(&bare(word), "_") } else { (*word).to_owned() }
+    });
+    format!("{name}: {}", text.collect::<Vec<_>>().join(" "))
 }
 
 #[test]
@@ -100,7 +102,7 @@ fn without_a_plugin_every_probe_says_so() {
 #[test]
 fn numbers_have_units() {
     assert_eq!(duration(Duration::from_nanos(12_340)), "12.3 µs");
-    assert_eq!(duration(Duration::from_micros(2_345)), "2.35 ms");
+    assert_eq!(duration(Duration::from_micros(2_350)), "2.35 ms");
     assert_eq!(duration(Duration::from_millis(61_500)), "61.50 s");
     assert_eq!(bytes(512), "512 bytes");
     assert_eq!(bytes(3 << 20), "3145728 bytes (3.0 MiB)");
