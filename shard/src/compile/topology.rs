@@ -90,8 +90,9 @@ impl Slice {
         options(self.host_bounds(), self.generation.chip_config)
     }
 
-    /// Returns the topologies that live devices of this kind can have, if their chips fill a box of this size. The first
-    /// is the one for which `compile` makes programs; the others have other hosts or other configurations of a chip.
+    /// Returns the topologies that live devices of this kind can have, if their chips fill a box of this size. The
+    /// first is the one for which `compile` makes programs; the others have other hosts or other configurations of a
+    /// chip.
     pub(crate) fn of_devices(kind: &str, bounds: &[usize]) -> Vec<NamedTopology> {
         let Some(generation) = GENERATIONS.into_iter().find(|generation| generation.kind == kind) else {
             return Vec::new();
