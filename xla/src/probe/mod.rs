@@ -1,9 +1,9 @@
 //! A trial of a device through its plugin: what it is, what it can do, and how long each thing takes.
 //!
-//! Entry point: [`probe`], which runs the probes of [`PROBES`] in order and reports lines. If a probe fails, its line has
-//! the reason, and the next probe runs. A plugin can also hang, or end the process. Therefore the caller runs [`probe`]
-//! in a child process, ends the child when a probe exceeds its time limit, and goes on with the next probe in another
-//! child. `stablehlo::probes` has the programs.
+//! Entry point: [`probe`], which runs the probes of [`PROBES`] in order and reports lines. If a probe fails, its line
+//! has the reason, and the next probe runs. A plugin can also hang, or end the process. Therefore the caller runs
+//! [`probe`] in a child process, ends the child when a probe exceeds its time limit, and goes on with the next probe in
+//! another child. `stablehlo::probes` has the programs.
 
 mod arguments;
 mod collectives;
