@@ -49,6 +49,11 @@ pub(crate) enum Part {
     CompilePrograms(shard::compile::CompileArgs),
     /// Prints the processes that the launcher would start with these flags, but starts none
     Plan(Box<PlanArgs>),
+    /// Tries a device and its plugin, and prints a page of facts and times to paste into an issue
+    Probe(shard::probe::ProbeArgs),
+    /// Runs the probes of `probe` from one of them on.
+    #[command(hide = true)]
+    ProbeDevice(crate::probe::ChildArgs),
     /// Downloads a model from the Hugging Face Hub into the cache and prints its path
     DownloadWeights(DownloadArgs),
     /// Measures the speed of a model on this machine's CPU, and compares it with the limits of the hardware

@@ -23,6 +23,7 @@ mod launch;
 mod plan;
 mod plugin;
 mod preflight;
+mod probe;
 mod process;
 mod readiness;
 mod shared_memory;
@@ -72,6 +73,8 @@ fn run(args: Args) -> ExitCode {
         Some(Part::FitModel(args)) => ahead::run_as_child(&Ahead::Fit(args)),
         Some(Part::CompilePrograms(args)) => ahead::run_as_child(&Ahead::Compile(args)),
         Some(Part::Plan(args)) => launch::show(&args),
+        Some(Part::Probe(args)) => probe::run_as_process(&args),
+        Some(Part::ProbeDevice(args)) => probe::run_as_child(&args),
         Some(Part::DownloadWeights(args)) => download::run_as_process(&args),
         Some(Part::Bench(args)) => speed::run_as_process(&args),
         Some(Part::Health(args)) => health::run_as_process(&args),

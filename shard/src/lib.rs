@@ -12,6 +12,7 @@
 mod args;
 pub mod compile;
 mod engine;
+pub mod probe;
 mod rows;
 mod server;
 pub mod speed;

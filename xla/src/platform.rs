@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use devices::plugins::{self, FoundPlugin, Surroundings};
+use devices::plugins::{self, Surroundings};
 use devices::{ClientOption, CompilerFlag, Device, KvCacheForm, PlatformSpec};
 use model::graph::DType;
 use pjrt::{Client, CompileOptions, DeviceDescription, OptionValue, Plugin, Topology, Value};
@@ -20,8 +20,9 @@ const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
 pub struct Platform {
     pub(super) device: Device,
     spec: &'static PlatformSpec,
-    /// The number of devices of a client. Only plugins that let us choose the number read it.
-    num_devices: usize,
+    /// The number of devices of a client; `None` for the plugin's choice. Only plugins that let us choose the number
+    /// read it.
+    num_devices: Option<usize>,
     pub(super) form: ProgramForm,
 }
 
@@ -41,7 +42,7 @@ impl Platform {
             fixed_contexts: spec.fixed_contexts,
             kv_dtype,
         };
-        Self { device, spec, num_devices: 1, form }
+        Self { device, spec, num_devices: Some(1), form }
     }
 
     /// Returns the same platform with the program settings of the devices that the plugin calls `kind`.
@@ -52,7 +53,12 @@ impl Platform {
 
     /// Returns the same platform with clients of `num_devices` devices, if the plugin lets us choose the number.
     pub(crate) fn with_devices(self, num_devices: usize) -> Self {
-        Self { num_devices, ..self }
+        Self { num_devices: Some(num_devices), ..self }
+    }
+
+    /// Returns the same platform with clients of as many devices as the plugin finds.
+    pub(crate) fn with_all_devices(self) -> Self {
+        Self { num_devices: None, ..self }
     }
 
     /// Returns the compile options for the devices with these ids, which run each program together.
@@ -77,12 +83,12 @@ impl Platform {
             let value = match option {
                 ClientOption::Bool(value) => Value::Bool(*value),
                 ClientOption::Float(value) => Value::F32(*value),
-                ClientOption::FirstDevices => Value::I64List((0..self.num_devices as i64).collect()),
-                ClientOption::NumDevices => Value::I64(self.num_devices as i64),
+                ClientOption::FirstDevices => Value::I64List((0..self.num_devices? as i64).collect()),
+                ClientOption::NumDevices => Value::I64(self.num_devices? as i64),
             };
-            (*name, value)
+            Some((*name, value))
         };
-        self.spec.client_options.iter().map(option).collect()
+        self.spec.client_options.iter().filter_map(option).collect()
     }
 
     /// Returns the memory of one device of `topology`, in bytes, or `None` if the plugin does not report it.
@@ -104,15 +110,16 @@ impl Platform {
         Some(if shares { sharing } else { 1 })
     }
 
-    /// Finds and opens the plugin.
+    /// Finds and opens the plugin. The libraries that the plugin needs are loaded first: a plugin that lacks one would
+    /// only fail when it compiles or runs a program, or crash.
     ///
     /// # Errors
-    /// When there is no plugin, or it cannot be loaded.
+    /// When there is no plugin, or the plugin or a library that it needs cannot be loaded.
     pub(super) fn open_plugin(&self, plugin_path: Option<&Path>) -> Result<Arc<Plugin>, XlaError> {
-        self.load(&plugins::find(&self.spec.plugin, plugin_path, &Surroundings::of_process())?)
-    }
-
-    fn load(&self, found: &FoundPlugin) -> Result<Arc<Plugin>, XlaError> {
+        let (plugin, surroundings) = (&self.spec.plugin, Surroundings::of_process());
+        let found = plugins::find(plugin, plugin_path, &surroundings)?;
+        let load = |path: &Path| pjrt::load_library(path).map_err(|error| error.to_string());
+        plugin.check_libraries(&found, self.num_devices.unwrap_or(1), &surroundings, load)?;
         // Logged before the plugin is opened, because libtpu may search for its chips for minutes.
         tracing::info!(device = %self.device, plugin = %found.path.display(), found = %found.source, "opening plugin");
         Plugin::open(&found.path).map_err(|source| self.failed(source))
@@ -123,19 +130,21 @@ impl Platform {
         XlaError::Device { device: self.device, source }
     }
 
-    /// Finds and opens the plugin, and creates a client. The libraries that the plugin needs are loaded first: a plugin
-    /// that lacks one would only fail when it compiles or runs a program, or crash.
+    /// Creates a client of the plugin.
+    ///
+    /// # Errors
+    /// When the plugin finds no device, or cannot use it.
+    pub(super) fn client(&self, plugin: &Arc<Plugin>) -> Result<Client, XlaError> {
+        Client::new(plugin, &self.client_options()).map_err(|source| self.failed(source))
+    }
+
+    /// Finds and opens the plugin, and creates a client.
     ///
     /// # Errors
     /// When there is no plugin, the plugin or a library that it needs cannot be loaded, or it finds no device.
     pub(super) fn open(&self, plugin_path: Option<&Path>) -> Result<Client, XlaError> {
-        let surroundings = Surroundings::of_process();
-        let spec = &self.spec.plugin;
-        let found = plugins::find(spec, plugin_path, &surroundings)?;
-        let load = |path: &Path| pjrt::load_library(path).map_err(|error| error.to_string());
-        spec.check_libraries(&found, self.num_devices, &surroundings, load)?;
-        let plugin = self.load(&found)?;
-        let client = Client::new(&plugin, &self.client_options()).map_err(|source| self.failed(source))?;
+        let plugin = self.open_plugin(plugin_path)?;
+        let client = self.client(&plugin)?;
         let (major, minor) = plugin.api_version();
         tracing::info!(api = format_args!("{major}.{minor}"), platform = client.platform_name(), "plugin is open");
         Ok(client)
@@ -164,6 +173,8 @@ mod tests {
             let options = cuda.clone().with_devices(num_devices).client_options();
             assert_eq!(options[0], ("visible_devices", Value::I64List(indices)));
         }
+        let options = cuda.with_all_devices().client_options();
+        assert!(!options.is_empty() && options.iter().all(|(name, _)| *name != "visible_devices"), "{options:?}");
     }
 
     #[test]

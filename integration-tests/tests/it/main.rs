@@ -20,6 +20,7 @@ mod logs;
 mod plans;
 mod plugins;
 mod preflight;
+mod probe;
 mod programs;
 mod ranks;
 mod row_failures;

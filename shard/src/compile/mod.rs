@@ -8,7 +8,7 @@ mod fit;
 mod table;
 #[cfg(test)]
 mod tests;
-mod topology;
+pub(crate) mod topology;
 
 use std::path::{Path, PathBuf};
 

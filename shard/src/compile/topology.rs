@@ -5,17 +5,21 @@
 //! better options, processes on live hosts get these too.
 
 use pjrt::Value;
+use xla::NamedTopology;
 
 /// The generations, each with the configuration of a chip's cores.
 const GENERATIONS: [Generation; 5] = [
-    Generation::new("v4", "megacore", &[[2, 2, 1]]),
-    Generation::new("v5e", "default", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
+    Generation::new("v4", "TPU v4", "megacore", &[[2, 2, 1]]),
+    Generation::new("v5e", "TPU v5 lite", "default", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
     // Two devices per chip: with one, the compiler leaves the gathered keys and values in slow memory
     // (docs/tpu-attention.md). Processes get the same configuration with `--deepsea_chip_config_name=legacy`.
-    Generation::new("v5p", "legacy", &[[2, 2, 1]]),
-    Generation::new("v6e", "megachip_tccontrol", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
-    Generation::new("tpu7x", "default", &[[2, 2, 1]]),
+    Generation::new("v5p", "TPU v5", "legacy", &[[2, 2, 1]]),
+    Generation::new("v6e", "TPU v6 lite", "megachip_tccontrol", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
+    Generation::new("tpu7x", "TPU7x", "default", &[[2, 2, 1]]),
 ];
+
+/// The configurations that a live host may have, of which some are only for some generations.
+const CHIP_CONFIGS: [&str; 4] = ["default", "legacy", "megacore", "megachip_tccontrol"];
 
 /// The maximum number of chips of a host.
 const MAX_CHIPS_OF_A_HOST: usize = 8;
@@ -24,6 +28,8 @@ const MAX_CHIPS_OF_A_HOST: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Generation {
     name: &'static str,
+    /// The kind of the devices, as libtpu names it.
+    kind: &'static str,
     /// The configuration of a chip's cores.
     chip_config: &'static str,
     num_dims: usize,
@@ -40,9 +46,14 @@ pub(crate) struct Slice {
 
 impl Generation {
     /// Returns a generation. Slices have two dimensions if hosts have several shapes, else three.
-    const fn new(name: &'static str, chip_config: &'static str, host_bounds: &'static [[usize; 3]]) -> Self {
+    const fn new(
+        name: &'static str,
+        kind: &'static str,
+        chip_config: &'static str,
+        host_bounds: &'static [[usize; 3]],
+    ) -> Self {
         let num_dims = if host_bounds.len() > 1 { 2 } else { 3 };
-        Self { name, chip_config, num_dims, host_bounds }
+        Self { name, kind, chip_config, num_dims, host_bounds }
     }
 }
 
@@ -76,12 +87,32 @@ impl Slice {
 
     /// Returns the options of the topology besides its name.
     pub(crate) fn options(&self) -> Vec<(&'static str, Value)> {
-        let bounds = self.host_bounds().map(|size| size as i64).to_vec();
-        vec![
-            ("chips_per_host_bounds", Value::I64List(bounds)),
-            ("num_slices", Value::I64(1)),
-            ("chip_config_name", Value::String(self.generation.chip_config.to_owned())),
-        ]
+        options(self.host_bounds(), self.generation.chip_config)
+    }
+
+    /// Returns the topologies that live devices of this kind can have, if their chips fill a box of this size. The
+    /// first is the one for which `compile` makes programs; the others have other hosts or other configurations of a
+    /// chip.
+    pub(crate) fn of_devices(kind: &str, bounds: &[usize]) -> Vec<NamedTopology> {
+        let Some(generation) = GENERATIONS.into_iter().find(|generation| generation.kind == kind) else {
+            return Vec::new();
+        };
+        let Some(dims) = bounds.get(..generation.num_dims) else { return Vec::new() };
+        let slice = Self { generation, dims: dims.to_vec() };
+        let usual = (slice.host_bounds(), generation.chip_config);
+        let hosts = generation.host_bounds.iter().filter(|hosts| slice.fits(hosts));
+        let others = hosts.flat_map(|hosts| CHIP_CONFIGS.map(|config| (*hosts, config)));
+        let named = |(hosts, config): ([usize; 3], &str)| {
+            let [x, y, z] = hosts;
+            let text = format!("{}, {config}, hosts {x},{y},{z}", slice.name());
+            NamedTopology { name: slice.name(), options: options(hosts, config), text }
+        };
+        std::iter::once(usual).chain(others.filter(|other| *other != usual)).map(named).collect()
+    }
+
+    /// True if the slice is at least as large as a host of this shape.
+    fn fits(&self, bounds: &[usize; 3]) -> bool {
+        self.dims.iter().zip(bounds).all(|(size, bound)| size >= bound)
     }
 
     /// Returns the shape of the slice's hosts. In a slice of at most 8 chips, it is the largest shape that is not
@@ -90,10 +121,18 @@ impl Slice {
         if self.dims.iter().product::<usize>() > MAX_CHIPS_OF_A_HOST {
             return [2, 2, 1];
         }
-        let fits = |bounds: &&[usize; 3]| self.dims.iter().zip(bounds.iter()).all(|(size, bound)| size >= bound);
         let hosts = self.generation.host_bounds;
-        *hosts.iter().rev().find(fits).unwrap_or(&hosts[0])
+        *hosts.iter().rev().find(|bounds| self.fits(bounds)).unwrap_or(&hosts[0])
     }
+}
+
+/// Returns the options of a topology with hosts of this shape and this configuration of a chip's cores.
+fn options(host_bounds: [usize; 3], chip_config: &str) -> Vec<(&'static str, Value)> {
+    vec![
+        ("chips_per_host_bounds", Value::I64List(host_bounds.map(|size| size as i64).to_vec())),
+        ("num_slices", Value::I64(1)),
+        ("chip_config_name", Value::String(chip_config.to_owned())),
+    ]
 }
 
 #[cfg(test)]
@@ -127,12 +166,29 @@ mod tests {
         with_libtpu(module_path!(), "the_kinds_that_differ_are_named_as_libtpu_names_them", |_| check_kinds());
     }
 
+    #[test]
+    fn live_devices_may_be_configured_in_other_ways() {
+        let texts = |kind, bounds: &[usize]| {
+            Slice::of_devices(kind, bounds).into_iter().map(|named| named.text).collect::<Vec<_>>()
+        };
+        let v5e = texts("TPU v5 lite", &[2, 2, 1]);
+        assert_eq!(v5e[0], "v5e:2x2, default, hosts 2,2,1");
+        assert!(v5e[1..].contains(&"v5e:2x2, default, hosts 1,1,1".to_owned()), "{v5e:?}");
+        assert!(!v5e.iter().any(|text| text.ends_with("2,4,1")), "no host is larger than the slice: {v5e:?}");
+        assert_eq!(v5e.iter().filter(|text| **text == v5e[0]).count(), 1);
+        let first = &Slice::of_devices("TPU v6 lite", &[4, 4, 1])[0];
+        let slice = Slice::parse("v6e:4x4").unwrap();
+        assert_eq!((&first.name, &first.options), (&slice.name(), &slice.options()), "the one that `compile` uses");
+        assert_eq!(texts("cpu", &[2]), Vec::<String>::new());
+    }
+
     fn check_kinds() {
         let kinds = ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"].map(|name| {
             let slice = Slice::parse(name).unwrap();
             let platform = Platform::new(Device::TPU, &tpu::PLATFORM);
             let ahead = AheadOfTime::open(platform, None, &slice.name(), &slice.options()).unwrap();
             let DeviceKind { name, chunk_bytes, shares_memory } = tpu::PLATFORM.kind(ahead.device_kind());
+            assert_eq!(ahead.device_kind(), slice.generation.kind);
             (ahead.device_kind().to_owned(), name, chunk_bytes >> 20, shares_memory)
         });
         let expected = [

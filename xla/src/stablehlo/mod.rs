@@ -14,6 +14,7 @@ mod history;
 mod inputs;
 mod lower;
 mod model_ops;
+pub(crate) mod probes;
 mod selection;
 mod state;
 mod tensor;
