@@ -89,11 +89,12 @@ impl LoadedExecutable {
         // returns. Donated buffers are owned, so no buffer is donated twice, and they are dropped after the call.
         unsafe { self.client().api().call(call) }?;
         let name = LoadedExecutableExecute::NAME;
-        let done = done.into_iter().map(|event| Event::new(event, name, self.client())).collect();
+        let done: Vec<_> = done.into_iter().map(|event| Event::new(event, name, self.client())).collect();
         let own = |raw: *mut RawBuffer| OwnedBuffer::new(raw, name, self.client());
         let outputs: Vec<Vec<_>> = outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
         let outputs = outputs.into_iter().map(|list| list.into_iter().collect::<Result<Vec<_>, _>>());
         let outputs = self.with_shapes(outputs.collect::<Result<Vec<_>, _>>()?, devices)?;
+        let done = done.into_iter().collect::<Result<Vec<_>, _>>()?;
         drop(arguments);
         Ok(Execution { outputs, done })
     }

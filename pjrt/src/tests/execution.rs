@@ -25,8 +25,8 @@ fn donated_buffers_are_destroyed_and_kept_ones_are_named() {
     let arguments = kept.iter().zip(given).map(|(kept, given)| vec![Argument::Keep(kept), Argument::Donate(given)]);
     let options = ExecuteOptions { launch_id: 7, device: None };
     let execution = program.execute(arguments.collect(), &options).expect("an execution");
-    let seen = Seen { launch_id: 7, kept: vec![0], num_args: 2, is_on_one_device: false };
-    assert_eq!(*control().seen.lock().expect("no panic"), Some(seen));
+    let seen = Seen { launch_id: 7, kept: vec![0], num_args: 2, has_events: true, ..Seen::default() };
+    assert_eq!(control().executions(), [seen]);
     assert_eq!(control().alive(Kind::Buffer), 4);
     assert_eq!(execution.done.len(), 2);
     let got: Vec<_> = execution.outputs.iter().flatten().map(|out| (out.device().id(), bytes(out))).collect();
@@ -43,7 +43,7 @@ fn a_position_that_one_device_keeps_is_not_donated() {
     let kept = upload(&client, 0, &[1]);
     let arguments = vec![vec![Argument::Keep(&kept)], vec![Argument::Donate(upload(&client, 1, &[2]))]];
     program.execute(arguments, &ExecuteOptions::default()).expect("an execution");
-    assert_eq!(control().seen.lock().expect("no panic").as_ref().map(|seen| seen.kept.clone()), Some(vec![0]));
+    assert_eq!(control().executions()[0].kept, [0]);
     assert_eq!(control().alive(Kind::Buffer), 1);
 }
 
@@ -68,7 +68,7 @@ fn arguments_that_do_not_fit_are_errors() {
     let other = client_again();
     let elsewhere = ExecuteOptions { launch_id: 0, device: Some(other.devices()[0].clone()) };
     assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &elsewhere), "the device to run on belongs to another client");
-    assert!(control().seen.lock().expect("no panic").is_none());
+    assert_eq!(control().executions(), []);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn one_device_of_several_can_be_launched() {
     let options = ExecuteOptions { launch_id: 0, device: Some(client.devices()[1].clone()) };
     let arguments = vec![vec![Argument::Donate(upload(&client, 1, &[1]))]];
     let execution = program.execute(arguments, &options).expect("an execution");
-    assert_eq!(control().seen.lock().expect("no panic").as_ref().map(|seen| seen.is_on_one_device), Some(true));
+    assert!(control().executions()[0].is_on_one_device);
     assert_eq!(execution.outputs[0].iter().map(|out| out.device().id()).collect::<Vec<_>>(), [1, 1]);
 }
 
