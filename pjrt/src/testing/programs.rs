@@ -33,10 +33,7 @@ impl FakeProgram {
     /// Compiles `text` for the devices with these ids.
     pub(super) fn compile(text: &[u8], devices: &[i64]) -> Option<Self> {
         let text = String::from_utf8(text.to_vec()).ok()?;
-        let (name, parameters, results) = match signature(&text) {
-            Some(signature) => signature,
-            None => return Self::of_numbers(text),
-        };
+        let Some((name, parameters, results)) = signature(&text) else { return Self::of_numbers(text) };
         let parameters: Vec<&str> = parameters.split("%arg").skip(1).collect();
         let aliased = parameters.iter().filter(|parameter| parameter.contains("tf.aliasing_output"));
         let alias_bytes = aliased.map(|parameter| bytes(&shapes(parameter)[0])).sum();

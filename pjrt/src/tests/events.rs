@@ -15,7 +15,8 @@ fn pending(client: &Client) -> Event {
     let (a, b) = (upload(client, 0, &[1]), upload(client, 1, &[2]));
     control().defer();
     let arguments = vec![vec![Argument::Keep(&a)], vec![Argument::Keep(&b)]];
-    let mut execution = program.execute(arguments, &ExecuteOptions::default()).expect("an execution");
+    let options = ExecuteOptions { reports_end: true, ..ExecuteOptions::default() };
+    let mut execution = program.execute(arguments, &options).expect("an execution");
     execution.done.swap_remove(0)
 }
 
