@@ -116,8 +116,15 @@ impl Platform {
     /// # Errors
     /// When there is no plugin, the plugin cannot be loaded, or it finds no device.
     pub(super) fn open(&self, plugin_path: Option<&Path>) -> Result<Client, XlaError> {
-        let plugin = self.open_plugin(plugin_path)?;
-        let client = Client::new(&plugin, &self.client_options()).map_err(|source| self.failed(source))?;
+        self.open_client(&self.open_plugin(plugin_path)?)
+    }
+
+    /// Creates a client of `plugin`.
+    ///
+    /// # Errors
+    /// When the plugin finds no device.
+    pub(super) fn open_client(&self, plugin: &Arc<Plugin>) -> Result<Client, XlaError> {
+        let client = Client::new(plugin, &self.client_options()).map_err(|source| self.failed(source))?;
         let (major, minor) = plugin.api_version();
         tracing::info!(api = format_args!("{major}.{minor}"), platform = client.platform_name(), "plugin is open");
         Ok(client)
