@@ -65,10 +65,9 @@ fn upload(device: &Device, num: usize) -> Vec<Buffer> {
 }
 
 fn launch(program: &LoadedExecutable, states: Vec<Vec<Buffer>>, kept: &[Vec<Buffer>], options: &ExecuteOptions) {
-    let list = |(states, kept): (Vec<Buffer>, &Vec<Buffer>)| -> Vec<Argument<'_>> {
-        states.into_iter().map(Argument::Donate).chain(kept.iter().map(Argument::Keep)).collect()
-    };
-    let arguments = states.into_iter().zip(kept).map(list).collect();
+    let donated = states.into_iter().map(|states| states.into_iter().map(Argument::Donate));
+    let kept = kept.iter().map(|kept| kept.iter().map(Argument::Keep));
+    let arguments = donated.zip(kept).map(|(donated, kept)| donated.chain(kept).collect()).collect();
     black_box(program.execute(arguments, options).expect("an execution"));
 }
 

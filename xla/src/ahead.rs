@@ -84,7 +84,8 @@ impl AheadOfTime {
         name: &str,
         options: &[(&str, Value)],
     ) -> Result<Self, BackendError> {
-        Ok(Self::of_topology(platform.clone(), &platform.open_plugin(plugin_path)?, name, options)?)
+        let plugin = platform.open_plugin(plugin_path)?;
+        Ok(Self::of_topology(platform, &plugin, name, options)?)
     }
 
     /// As [`AheadOfTime::open`], with a plugin that is open.

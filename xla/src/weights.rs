@@ -5,6 +5,7 @@
 //! quantized (`rounded_rows`). A few threads read parts while devices copy earlier ones. The bytes under way are bounded
 //! ([`UploadBudget`]), so that the host needs little more memory than twice the size of the largest part.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use backend::{Membership, ModelGraphs, Stays};
 use model::graph::{DType, WeightSpec};
 use model::weights::{Checkpoint, TensorPart};
 use numbers::{FloatType, floats};
-use pjrt::{Buffer, Client, Device, ElementType};
+use pjrt::{Buffer, Client, Device, ElementType, HostSlice};
 
 use super::rounded_rows::{self, RoundedRows};
 use super::stablehlo::Type;
@@ -159,14 +160,26 @@ impl<'a> Loading<'a> {
             let buffer = self.client.upload_owned(owner, element_type(ty.dtype), &ty.dims, target);
             buffer.map_err(|source| failed(&spec.name, source))
         };
+        // The plugin may copy the file's pages before the transfer, so the permit is kept until the end.
+        let copy = |ty: &Type, bytes: &[u8]| {
+            let host = HostSlice::new(element_type(ty.dtype), &ty.dims, bytes);
+            let buffer = host.and_then(|host| self.client.upload(host, target));
+            let copied = buffer.and_then(|buffer| buffer.ready()?.wait().map(|()| buffer));
+            copied.map_err(|source| failed(&spec.name, source))
+        };
         let uploaded = self.checkpoint.read(spec, *rank, |stored| match spec.rounding {
             None => {
                 let rows = stored.all();
-                let bytes = match stored.dtype == spec.dtype {
-                    true => rows.bytes.into_owned(),
-                    false => floats::convert(&rows.bytes, stored.dtype, spec.dtype).into_owned(),
+                let bytes = if stored.dtype == spec.dtype {
+                    rows.bytes
+                } else {
+                    Cow::Owned(floats::convert(&rows.bytes, stored.dtype, spec.dtype).into_owned())
                 };
-                Ok(vec![upload(&Type::new(spec.local_shape(), DType::Float(spec.dtype)), bytes)?])
+                let ty = Type::new(spec.local_shape(), DType::Float(spec.dtype));
+                Ok(vec![match bytes {
+                    Cow::Borrowed(bytes) => copy(&ty, bytes)?,
+                    Cow::Owned(bytes) => upload(&ty, bytes)?,
+                }])
             }
             Some(_) => {
                 let arrays = arrays(spec).into_iter().zip(rounded_part(stored, spec));

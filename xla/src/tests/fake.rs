@@ -67,13 +67,14 @@ pub(super) fn values(spec: &WeightSpec) -> Vec<f32> {
     (0..spec.shape.iter().product()).map(value).collect()
 }
 
-/// Writes a checkpoint with the weights of `graphs`, and opens it.
-pub(super) fn checkpoint(graphs: &ModelGraphs, directory: &Path) -> Checkpoint {
+/// Writes a checkpoint with the weights of `graphs`, stored as `dtype`, and opens it.
+pub(super) fn checkpoint(graphs: &ModelGraphs, directory: &Path, dtype: FloatType) -> Checkpoint {
     let specs = graphs.weights();
-    let bytes: Vec<Vec<u8>> = specs.iter().map(|spec| float_bytes(&values(spec), FloatType::Bf16)).collect();
+    let bytes: Vec<Vec<u8>> = specs.iter().map(|spec| float_bytes(&values(spec), dtype)).collect();
+    let stored = if dtype == FloatType::F32 { Dtype::F32 } else { Dtype::BF16 };
     let views = specs.iter().zip(&bytes);
-    let views = views
-        .map(|(spec, bytes)| (spec.name.clone(), TensorView::new(Dtype::BF16, spec.shape.clone(), bytes).unwrap()));
+    let views =
+        views.map(|(spec, bytes)| (spec.name.clone(), TensorView::new(stored, spec.shape.clone(), bytes).unwrap()));
     std::fs::write(directory.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
     let files = ModelFiles::open(directory.to_str().unwrap()).unwrap();
     Checkpoint::open(&files, Quantization::None).unwrap()
@@ -87,7 +88,7 @@ pub(super) fn backend(
 ) -> Result<XlaBackend, XlaError> {
     let directory = tempfile::tempdir().unwrap();
     let graphs = model();
-    let checkpoint = checkpoint(&graphs, directory.path());
+    let checkpoint = checkpoint(&graphs, directory.path(), FloatType::Bf16);
     let platform = platform.with_devices(ranks.num_local);
     let client = platform.open_client(&plugin())?;
     let options = XlaOptions { ranks, membership: Membership::alone(), plugin_path: None, program_cache };

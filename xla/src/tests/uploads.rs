@@ -30,12 +30,14 @@ fn every_device_has_every_weight() {
     let platform = Platform::new(devices::Device::XLA_CPU, &xla_cpu::PLATFORM).with_devices(2);
     let client = platform.open(None).unwrap();
     let devices = two_devices(&client, devices::Device::XLA_CPU);
-    for graphs in [model(), model().quantized(Rounding::Int8)] {
+    // Parts that are copied from the file, that are converted, and that are quantized.
+    let [plain, small] = [model(), model().quantized(Rounding::Int8)];
+    for (graphs, stored) in [(&plain, FloatType::Bf16), (&plain, FloatType::F32), (&small, FloatType::Bf16)] {
         let directory = tempfile::tempdir().unwrap();
-        let checkpoint = checkpoint(&graphs, directory.path());
+        let checkpoint = checkpoint(graphs, directory.path(), stored);
         let reports = Mutex::new(Vec::new());
         let mut progress = |done, total| reports.lock().unwrap().push((done, total));
-        let source = Weights { graphs: &graphs, checkpoint: &checkpoint };
+        let source = Weights { graphs, checkpoint: &checkpoint };
         let uploaded = upload(source, &Membership::alone(), &client, &devices, &mut progress).unwrap();
         let specs = graphs.weights();
         for buffers in &uploaded {
@@ -61,7 +63,8 @@ fn while_loading(budget_bytes: u64, check: impl FnOnce(Loading<'_>)) {
     let client = pjrt::testing::client();
     let devices = two_devices(&client, devices::Device::TPU);
     let (graphs, directory) = (model(), tempfile::tempdir().unwrap());
-    let checkpoint = checkpoint(&graphs, directory.path());
+    // Parts that are converted have memory of their own.
+    let checkpoint = checkpoint(&graphs, directory.path(), FloatType::F32);
     control().defer();
     check(Loading::new((&checkpoint, &client), &graphs.weights(), &devices, budget_bytes));
 }
@@ -72,6 +75,11 @@ fn the_bytes_under_way_are_bounded() {
     while_loading(1, |loading| {
         std::thread::scope(|scope| {
             let loader = scope.spawn(|| loading.load_all(&mut |_, _| ()));
+            // Nothing ends yet, so only the first copy may start, however long the threads have time.
+            for _ in 0..100_000 {
+                assert!(control().alive(Kind::Buffer) <= 1);
+                std::thread::yield_now();
+            }
             let mut num_ended = 0;
             while !loader.is_finished() {
                 num_ended += isize::from(control().fire_oldest(None));
