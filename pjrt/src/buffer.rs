@@ -76,7 +76,7 @@ impl Buffer {
         let arguments = BufferReadyEvent { buffer: self.raw(), event: std::ptr::null_mut() };
         // SAFETY: `self` owns the buffer.
         let out = unsafe { self.api().call(arguments) }?;
-        Ok(Event::new(out.event, BufferReadyEvent::NAME, self.client()))
+        Event::new(out.event, BufferReadyEvent::NAME, self.client())
     }
 
     /// Starts to copy the content to host memory, dense and row-major. Returns at once: the copy begins after the

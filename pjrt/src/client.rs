@@ -8,6 +8,7 @@ use crate::api::{Api, array, text};
 use crate::compile_options::CompileOptions;
 use crate::device::{Device, DeviceEntry};
 use crate::error::Error;
+use crate::event::is_in_callback;
 use crate::executable::LoadedExecutable;
 use crate::ffi::client::{
     ClientAddressableDevices, ClientCompile, ClientCreate, ClientDestroy, ClientDevices, ClientPlatformName,
@@ -23,7 +24,9 @@ use crate::program::mlir_program;
 /// A client: a plugin's connection to the devices of this process.
 ///
 /// A client occupies its devices until all clones of it, and all buffers, executables, events and devices made from it,
-/// have been dropped. All of these may be dropped in any order. A client is cheap to clone.
+/// have been dropped, and all transfers that use host memory have ended. All of these may be dropped in any order, and
+/// on any thread: if the last one is dropped in a callback of the plugin, another thread destroys the client. A client
+/// is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -222,8 +225,19 @@ fn position(devices: &[DeviceEntry], raw: *mut RawDevice, function: &'static str
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: everything made from the client keeps `self` alive, so this is the last use of the client. A failure
-        // cannot be reported.
-        let _unheard = unsafe { self.plugin.api().call(ClientDestroy { client: self.raw.get() }) };
+        let api = *self.plugin.api();
+        let Ok(client) = Handle::new(self.raw.get(), ClientDestroy::NAME) else { return };
+        let destroy = move || {
+            let client = client;
+            // SAFETY: everything made from the client keeps its owner alive, so this is the last use of the client. A
+            // failure cannot be reported.
+            let _unheard = unsafe { api.call(ClientDestroy { client: client.get() }) };
+        };
+        if is_in_callback() {
+            // If no thread can be started, the client is leaked, because this thread might wait for itself.
+            let _leaked = std::thread::Builder::new().name("pjrt-destroy".to_owned()).spawn(destroy);
+        } else {
+            destroy();
+        }
     }
 }

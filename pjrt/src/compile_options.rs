@@ -110,6 +110,14 @@ impl CompileOptions {
         .encode_to_vec()
     }
 
+    /// Returns the ids of the devices that encoded options assign, in the order of the partitions.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn assigned_ids(encoded: &[u8]) -> Vec<i64> {
+        let options = CompileOptionsProto::decode(encoded).unwrap_or_default().executable_build_options;
+        let assignment = options.and_then(|options| options.device_assignment).unwrap_or_default();
+        assignment.computation_devices.into_iter().flat_map(|device| device.replica_device_ids).collect()
+    }
+
     fn build_options(&self) -> ExecutableBuildOptionsProto {
         ExecutableBuildOptionsProto {
             device_ordinal: -1,

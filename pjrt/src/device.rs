@@ -9,7 +9,7 @@ use crate::ffi::client::{
     DescriptionAttributes, DescriptionDebugString, DescriptionId, DescriptionKind, DescriptionProcessIndex,
     DeviceGetDescription, DeviceLocalHardwareId, DeviceMemoryStats, DevicePoisonExecution, OptionalI64,
 };
-use crate::ffi::{RawDevice, RawDeviceDescription};
+use crate::ffi::{Arguments, RawDevice, RawDeviceDescription};
 use crate::handle::Handle;
 use crate::named_value::{Value, find, read_values};
 
@@ -61,7 +61,7 @@ impl DeviceDescription {
         // SAFETY: as above.
         let attributes = match unsafe { api.call(arguments) } {
             // SAFETY: the attributes live as long as the description.
-            Ok(out) => unsafe { read_values(out.attributes, out.num_attributes) },
+            Ok(out) => unsafe { read_values(out.attributes, out.num_attributes, DescriptionAttributes::NAME) }?,
             Err(error) if error.is_unimplemented() => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -227,7 +227,7 @@ impl Device {
         };
         // SAFETY: the client keeps its devices alive.
         let out = unsafe { self.client.api().call(arguments) }?;
-        let get = |number: OptionalI64| number.is_set.then_some(number.value);
+        let get = |number: OptionalI64| (number.is_set != 0).then_some(number.value);
         Ok(MemoryStats {
             bytes_in_use: out.bytes_in_use,
             peak_bytes_in_use: get(out.peak_bytes_in_use),
@@ -252,13 +252,13 @@ impl Device {
             code: code.number(),
             message: message.as_ptr().cast(),
             message_size: message.len(),
-            poisoned: false,
+            poisoned: 0,
             tail: [0; 7],
             payload: std::ptr::null(),
             num_payload: 0,
         };
         // SAFETY: the client keeps its devices alive, and the message is borrowed for the whole call.
-        Ok(unsafe { self.client.api().call(arguments) }?.poisoned)
+        Ok(unsafe { self.client.api().call(arguments) }?.poisoned != 0)
     }
 }
 

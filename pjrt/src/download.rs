@@ -49,8 +49,14 @@ impl Download {
         // SAFETY: the destination has the size that the plugin returned. It exists until the event is ready: `bytes` is
         // neither touched nor freed before that, see `take` and `drop`.
         unsafe { api.call_struct(&mut call) }?;
-        let event = Event::new(call.fields.event, BufferToHostBuffer::NAME, buffer.client());
-        Ok(Self { transfer: Some(Transfer { event, bytes }) })
+        match Event::new(call.fields.event, BufferToHostBuffer::NAME, buffer.client()) {
+            Ok(event) => Ok(Self { transfer: Some(Transfer { event, bytes }) }),
+            Err(error) => {
+                // Nobody knows when the plugin stops writing, so the destination is never freed.
+                bytes.leak();
+                Err(error)
+            }
+        }
     }
 
     /// Blocks this thread until the bytes have arrived, and returns them.
@@ -95,9 +101,9 @@ impl Drop for Download {
     fn drop(&mut self) {
         let Some(Transfer { event, bytes }) = self.transfer.take() else { return };
         if !event.is_ready() {
-            let kept = Kept::leak(*event.api(), bytes);
+            let kept = Kept::leak(event.client(), bytes);
             // SAFETY: `kept` was leaked just now, and nothing else frees it.
-            unsafe { event.release_when_ready(kept) };
+            let _leaked = unsafe { event.release_when_ready(kept) };
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "calls the plugin and is called back by it")]
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::pin::Pin;
 use std::ptr::NonNull;
@@ -15,21 +16,26 @@ use crate::ffi::values::{EventAwait, EventDestroy, EventIsReady, EventOnReady, O
 use crate::ffi::{RawError, RawEvent};
 use crate::handle::Handle;
 
+thread_local! {
+    /// True while the plugin calls one of this module's callbacks on this thread.
+    static IS_IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
 /// An event of the plugin, which becomes ready when the event's asynchronous work has ended, with success or an error.
 ///
-/// An event is a future that any task may poll, but only the waker of the last poll is woken. An event may be polled
-/// and waited for any number of times, with the same result each time. Dropping the event does not stop the work.
+/// An event is a future that any task may poll, but only the waker of the last poll is woken, and it is woken and
+/// dropped on a thread of the plugin. The waker may own values of this crate, even the last clone of the client. An
+/// event may be polled and waited for any number of times, with the same result each time. Dropping the event does not
+/// stop the work.
 #[derive(Debug)]
 pub struct Event {
-    /// `None` if the plugin returned no event, because there is nothing to wait for.
-    raw: Option<Handle<RawEvent>>,
+    raw: Handle<RawEvent>,
     listener: Option<Arc<Listener>>,
     what: &'static str,
     client: Client,
 }
 
-/// The state that the event and the plugin's callback share. The callback sets the result. A listener keeps no client
-/// alive, because the callback runs on a thread of the client, where the client must not be dropped.
+/// The state that the event and the plugin's callback share. The callback sets the result.
 #[derive(Debug)]
 struct Listener {
     api: Api,
@@ -44,18 +50,19 @@ struct ListenerState {
 }
 
 impl Event {
-    /// Takes ownership of an event of the plugin. Null means that there is nothing to wait for. `what` names the C
-    /// function that returned the event.
-    pub(crate) fn new(raw: *mut RawEvent, what: &'static str, client: &Client) -> Self {
-        Self { raw: Handle::new(raw, what).ok(), listener: None, what, client: client.clone() }
+    /// Takes ownership of an event of the plugin. `what` names the C function that returned the event.
+    ///
+    /// # Errors
+    /// When the event is null. The header allows no null events, so nobody knows when the work ends.
+    pub(crate) fn new(raw: *mut RawEvent, what: &'static str, client: &Client) -> Result<Self, Error> {
+        Ok(Self { raw: Handle::new(raw, what)?, listener: None, what, client: client.clone() })
     }
 
     /// True if the work of the event has ended. Never blocks.
     pub fn is_ready(&self) -> bool {
-        let Some(raw) = &self.raw else { return true };
-        let arguments = EventIsReady { event: raw.get(), is_ready: false, tail: [0; 7] };
+        let arguments = EventIsReady { event: self.raw.get(), is_ready: 0, tail: [0; 7] };
         // SAFETY: `self` owns the event. If the query fails, `wait` reports the error.
-        unsafe { self.api().call(arguments) }.is_ok_and(|out| out.is_ready)
+        unsafe { self.api().call(arguments) }.is_ok_and(|out| out.is_ready != 0)
     }
 
     /// Blocks this thread until the work of the event has ended.
@@ -63,42 +70,41 @@ impl Event {
     /// # Errors
     /// The error with which the work ended.
     pub fn wait(&self) -> Result<(), Error> {
-        let Some(raw) = &self.raw else { return Ok(()) };
         // SAFETY: `self` owns the event.
-        let result = unsafe { self.api().call(EventAwait { event: raw.get() }) };
+        let result = unsafe { self.api().call(EventAwait { event: self.raw.get() }) };
         result.map(drop).map_err(|error| named(error, self.what))
     }
 
-    /// The plugin's functions.
-    pub(crate) fn api(&self) -> &Api {
+    /// The client of the event.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    fn api(&self) -> &Api {
         self.client.api()
     }
 
-    /// Drops `kept` when the work of the event has ended. This may happen on a thread of the plugin. If no callback can
-    /// be registered, `kept` is leaked, because the plugin may still use its memory.
+    /// Drops `kept` when the work of the event has ended. This may happen on a thread of the plugin.
+    ///
+    /// # Errors
+    /// When the plugin registers no callback. Then `kept` stays leaked, because the plugin may still use its memory.
     ///
     /// # Safety
     /// `kept` comes from [`Kept::leak`] and nothing else frees it.
-    pub(crate) unsafe fn release_when_ready<T: Send + 'static>(self, kept: NonNull<Kept<T>>) {
-        let Some(raw) = &self.raw else {
-            // SAFETY: the caller promised that `kept` is leaked and that nothing else frees it. The plugin no longer
-            // uses it.
-            unsafe { Kept::free(kept) };
-            return;
-        };
+    pub(crate) unsafe fn release_when_ready<T: Send + 'static>(self, kept: NonNull<Kept<T>>) -> Result<(), Error> {
         let user_arg = kept.as_ptr().cast::<c_void>();
         // SAFETY: `self` owns the event, and `release::<T>` expects a leaked `Kept<T>`.
-        let _leaked = unsafe { register(self.api(), raw, release::<T>, user_arg) };
+        unsafe { register(self.api(), &self.raw, release::<T>, user_arg) }
     }
 
     /// Registers a callback that wakes `waker` when the work has ended. Returns the state that the callback will set.
-    fn listen(&self, raw: &Handle<RawEvent>, waker: &Waker) -> Result<Arc<Listener>, Error> {
+    fn listen(&self, waker: &Waker) -> Result<Arc<Listener>, Error> {
         let state = ListenerState { result: None, waker: Some(waker.clone()) };
         let api = *self.api();
         let listener = Arc::new(Listener { api, what: self.what, state: Mutex::new(state) });
         let user_arg = Arc::into_raw(Arc::clone(&listener)).cast_mut().cast::<c_void>();
         // SAFETY: `self` owns the event, and `wake` takes over the reference count that `into_raw` has just given away.
-        let registered = unsafe { register(&api, raw, wake, user_arg) };
+        let registered = unsafe { register(&api, &self.raw, wake, user_arg) };
         if registered.is_err() {
             // SAFETY: a callback that is not registered is not called, so the reference count is still ours.
             drop(unsafe { Arc::from_raw(user_arg.cast::<Listener>().cast_const()) });
@@ -111,12 +117,11 @@ impl Future for Event {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(raw) = &self.raw else { return Poll::Ready(Ok(())) };
         if self.listener.is_none() {
             if self.is_ready() {
                 return Poll::Ready(self.wait());
             }
-            match self.listen(raw, context.waker()) {
+            match self.listen(context.waker()) {
                 Ok(listener) => self.listener = Some(listener),
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -138,24 +143,23 @@ impl Future for Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if let Some(raw) = &self.raw {
-            // SAFETY: `self` owns the event and is not used afterwards. A failure cannot be reported.
-            let _unheard = unsafe { self.api().call(EventDestroy { event: raw.get() }) };
-        }
+        // SAFETY: `self` owns the event and is not used afterwards. A failure cannot be reported.
+        let _unheard = unsafe { self.api().call(EventDestroy { event: self.raw.get() }) };
     }
 }
 
-/// The owner of memory that the plugin reads or writes in a transfer. The owner must outlive the transfer.
+/// The owner of memory that the plugin reads or writes in a transfer, and the client of the transfer. Both must outlive
+/// the transfer.
 #[derive(Debug)]
 pub(crate) struct Kept<T> {
-    api: Api,
     owner: T,
+    client: Client,
 }
 
 impl<T: Send + 'static> Kept<T> {
     /// Moves `owner` to the heap, where it stays until [`Kept::free`] or [`Event::release_when_ready`] drops it.
-    pub(crate) fn leak(api: Api, owner: T) -> NonNull<Self> {
-        NonNull::from(Box::leak(Box::new(Self { api, owner })))
+    pub(crate) fn leak(client: &Client, owner: T) -> NonNull<Self> {
+        NonNull::from(Box::leak(Box::new(Self { owner, client: client.clone() })))
     }
 
     /// Borrows the owner of the memory.
@@ -177,6 +181,29 @@ impl<T: Send + 'static> Kept<T> {
     }
 }
 
+/// Marks this thread as inside a callback of the plugin, until the mark is dropped.
+struct CallbackMark {
+    was_in_callback: bool,
+}
+
+impl CallbackMark {
+    fn set() -> Self {
+        Self { was_in_callback: IS_IN_CALLBACK.replace(true) }
+    }
+}
+
+impl Drop for CallbackMark {
+    fn drop(&mut self) {
+        IS_IN_CALLBACK.set(self.was_in_callback);
+    }
+}
+
+/// True if the plugin is calling this crate on this thread, which may be a thread of a client. A client that is
+/// destroyed here might wait for this very thread.
+pub(crate) fn is_in_callback() -> bool {
+    IS_IN_CALLBACK.get()
+}
+
 /// Registers a callback for an event.
 ///
 /// # Safety
@@ -196,6 +223,7 @@ unsafe fn register(
 /// # Safety
 /// The plugin calls this function once, with an error that the function owns and a reference count of a [`Listener`].
 unsafe extern "C" fn wake(error: *mut RawError, user_arg: *mut c_void) {
+    let _mark = CallbackMark::set();
     // SAFETY: `listen` gave this reference count away for this call.
     let listener = unsafe { Arc::from_raw(user_arg.cast::<Listener>().cast_const()) };
     // SAFETY: the header says that the callback owns the error.
@@ -215,10 +243,11 @@ unsafe extern "C" fn wake(error: *mut RawError, user_arg: *mut c_void) {
 /// # Safety
 /// The plugin calls this function once, with an error that the function owns and a leaked [`Kept<T>`].
 unsafe extern "C" fn release<T: Send + 'static>(error: *mut RawError, user_arg: *mut c_void) {
+    let _mark = CallbackMark::set();
     let Some(kept) = NonNull::new(user_arg.cast::<Kept<T>>()) else { return };
     // SAFETY: the caller of `release_when_ready` promised that `kept` is leaked, and the header says that the callback
     // owns the error. The error is ignored here, because whoever uses the result of the transfer also receives it.
-    let _told_elsewhere = unsafe { (*kept.as_ptr()).api.take_error("PJRT_Event_OnReady", error) };
+    let _told_elsewhere = unsafe { (*kept.as_ptr()).client.api().take_error("PJRT_Event_OnReady", error) };
     // SAFETY: the plugin no longer uses the memory, and it calls this function only once.
     unsafe { Kept::free(kept) };
 }

@@ -176,7 +176,7 @@ impl Executable {
         // SAFETY: `self` owns the executable.
         let out = unsafe { self.api().call(arguments) }?;
         // SAFETY: the values live as long as the executable.
-        Ok(unsafe { read_values(out.properties, out.num_properties) })
+        unsafe { read_values(out.properties, out.num_properties, ExecutableGetCostAnalysis::NAME) }
     }
 
     /// The optimised program: the name of its format (`hlo` or `hlo_with_config`, both of which are serialized protobuf

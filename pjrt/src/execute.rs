@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::buffer::{Buffer, OwnedBuffer};
@@ -41,6 +42,12 @@ pub struct ExecuteOptions {
     /// The device to launch on. A portable executable requires this option, and a launch for each device that runs the
     /// program. `None` launches on all devices of the executable.
     pub device: Option<Device>,
+    /// The indices of the arguments whose memory outputs can take over (`tf.aliasing_output`); `None` if the caller does
+    /// not know them. The plugin gets a list of the kept arguments among these, and builds a set from it in every
+    /// launch. A kept argument that outputs can take over must be in the range, or it is lost like a donated one.
+    pub aliased: Option<Range<usize>>,
+    /// True if [`Execution::done`] gets its events, which the plugin then creates in every launch.
+    pub reports_end: bool,
 }
 
 /// The result of a launch. It is returned while the devices still run the program.
@@ -48,7 +55,8 @@ pub struct ExecuteOptions {
 pub struct Execution {
     /// The outputs, as `[device][output]`.
     pub outputs: Vec<Vec<Buffer>>,
-    /// One event per device, which becomes ready when the program has ended on the device, with success or an error.
+    /// If [`ExecuteOptions::reports_end`], one event per device, which becomes ready when the program has ended on the
+    /// device, with success or an error; else nothing.
     pub done: Vec<Event>,
 }
 
@@ -68,12 +76,13 @@ impl LoadedExecutable {
             None => self.addressable_devices(),
         };
         let num_args = self.check(&arguments, devices)?;
-        let kept = kept_indices(&arguments, num_args);
+        let kept = kept_indices(&arguments, options.aliased.clone().unwrap_or(0..num_args));
         let inputs: Vec<Vec<*mut RawBuffer>> = arguments.iter().map(|list| pointers(list)).collect();
         let input_lists: Vec<*const *mut RawBuffer> = inputs.iter().map(|list| list.as_ptr()).collect();
         let mut outputs = vec![vec![std::ptr::null_mut::<RawBuffer>(); self.num_outputs()]; devices.len()];
         let output_lists: Vec<*mut *mut RawBuffer> = outputs.iter_mut().map(|list| list.as_mut_ptr()).collect();
-        let mut done = vec![std::ptr::null_mut::<RawEvent>(); devices.len()];
+        let num_events = if options.reports_end { devices.len() } else { 0 };
+        let mut done = vec![std::ptr::null_mut::<RawEvent>(); num_events];
         let mut raw_options = raw_options(options.launch_id, &kept);
         let call = LoadedExecutableExecute {
             executable: self.raw(),
@@ -82,18 +91,19 @@ impl LoadedExecutable {
             num_devices: devices.len(),
             num_args,
             output_lists: output_lists.as_ptr(),
-            device_complete_events: done.as_mut_ptr(),
+            device_complete_events: if done.is_empty() { std::ptr::null_mut() } else { done.as_mut_ptr() },
             execute_device: options.device.as_ref().map_or(std::ptr::null_mut(), Device::raw),
         };
         // SAFETY: all objects exist and belong to one client. The lists have the given lengths and exist until the call
         // returns. Donated buffers are owned, so no buffer is donated twice, and they are dropped after the call.
         unsafe { self.client().api().call(call) }?;
         let name = LoadedExecutableExecute::NAME;
-        let done = done.into_iter().map(|event| Event::new(event, name, self.client())).collect();
+        let done: Vec<_> = done.into_iter().map(|event| Event::new(event, name, self.client())).collect();
         let own = |raw: *mut RawBuffer| OwnedBuffer::new(raw, name, self.client());
         let outputs: Vec<Vec<_>> = outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
         let outputs = outputs.into_iter().map(|list| list.into_iter().collect::<Result<Vec<_>, _>>());
         let outputs = self.with_shapes(outputs.collect::<Result<Vec<_>, _>>()?, devices)?;
+        let done = done.into_iter().collect::<Result<Vec<_>, _>>()?;
         drop(arguments);
         Ok(Execution { outputs, done })
     }
@@ -171,10 +181,12 @@ fn check_devices(outputs: &[Vec<OwnedBuffer>], devices: &[Device]) -> Result<(),
     Ok(())
 }
 
-/// Returns the indices of the arguments that at least one device keeps.
-fn kept_indices(arguments: &[Vec<Argument<'_>>], num_args: usize) -> Vec<i64> {
-    let is_kept = |index: &usize| arguments.iter().any(|list| matches!(list[*index], Argument::Keep(_)));
-    (0..num_args).filter(is_kept).map(|index| i64::try_from(index).unwrap_or(i64::MAX)).collect()
+/// Returns the indices in `aliased` of the arguments that at least one device keeps.
+fn kept_indices(arguments: &[Vec<Argument<'_>>], aliased: Range<usize>) -> Vec<i64> {
+    let is_kept = |index: &usize| arguments.iter().any(|list| matches!(list.get(*index), Some(Argument::Keep(_))));
+    let num_args = arguments.first().map_or(0, Vec::len);
+    let aliased = aliased.start..aliased.end.min(num_args);
+    aliased.filter(is_kept).map(|index| i64::try_from(index).unwrap_or(i64::MAX)).collect()
 }
 
 fn pointers(list: &[Argument<'_>]) -> Vec<*mut RawBuffer> {

@@ -47,8 +47,8 @@ mod named_value;
 mod plugin;
 mod program;
 mod serialized;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod topology;

@@ -12,8 +12,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::api::Api;
 use crate::error::Error;
 use crate::extension::ExtensionKind;
-use crate::ffi::Table;
 use crate::ffi::values::{PluginAttributes, PluginInitialize};
+use crate::ffi::{Arguments, Table};
 use crate::named_value::{Value, find, read_values};
 
 /// The C function that every plugin exports.
@@ -27,6 +27,14 @@ static OPENED: Mutex<Vec<Arc<Plugin>>> = Mutex::new(Vec::new());
 /// A PJRT plugin that is loaded and initialised.
 ///
 /// A plugin is never unloaded, because plugins start threads and register exit handlers that outlive any owner.
+///
+/// # Trust
+///
+/// [`Plugin::open`] runs the code of a library, and that code may do anything, as a program may that is started with
+/// [`std::process::Command`]. The function is not `unsafe`, because no check of a caller could make it safer: the path
+/// comes from the operator, who chooses the plugin as they choose the executable. This crate promises only that it
+/// uses a plugin which keeps the contract of the C header within that contract. Where a breach can be noticed, the
+/// result is [`Error::Contract`] or [`Error::Table`].
 ///
 /// # Environment
 ///
@@ -102,7 +110,7 @@ impl Plugin {
         let attributes = match unsafe { api.call(PluginAttributes { attributes: std::ptr::null(), num_attributes: 0 }) }
         {
             // SAFETY: the attributes live until the process ends.
-            Ok(out) => unsafe { read_values(out.attributes, out.num_attributes) },
+            Ok(out) => unsafe { read_values(out.attributes, out.num_attributes, PluginAttributes::NAME) }?,
             Err(error) if error.is_unimplemented() => Vec::new(),
             Err(error) => return Err(error),
         };

@@ -120,7 +120,7 @@ impl Topology {
         // SAFETY: `self` keeps the topology alive.
         let out = unsafe { self.api().call(arguments) }?;
         // SAFETY: the values live as long as the topology.
-        Ok(unsafe { read_values(out.attributes, out.num_attributes) })
+        unsafe { read_values(out.attributes, out.num_attributes, TopologyAttributes::NAME) }
     }
 
     /// A number that is equal for equal topologies, even if only one of them belongs to a client. `None` if the plugin

@@ -49,11 +49,11 @@ impl<'a> HostSlice<'a> {
     }
 }
 
-/// The time until which the plugin may use the memory of an owner: the end of the transfer or of the buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
-    Transfer,
-    Buffer,
+/// An upload that the plugin has started.
+struct Started {
+    buffer: Result<Buffer, Error>,
+    /// The event that becomes ready when the plugin no longer uses the bytes.
+    done: Result<Event, Error>,
 }
 
 impl Client {
@@ -66,13 +66,12 @@ impl Client {
     pub fn upload(&self, host: HostSlice<'_>, device: &Device) -> Result<Buffer, Error> {
         let semantics = host_buffer_semantics::IMMUTABLE_ONLY_DURING_CALL;
         // SAFETY: the plugin reads the bytes only during the call, and the slice is borrowed for the whole call.
-        let (buffer, _done) = unsafe { self.upload_raw(host, device, semantics) }?;
-        Ok(buffer)
+        let Started { buffer, done: _ } = unsafe { self.start_upload(host, device, semantics) }?;
+        buffer
     }
 
     /// Copies an array to a device without waiting for it. `owner` is dropped after the plugin has read all bytes, even
-    /// if the buffer is dropped earlier, and perhaps on a thread of the plugin. The owner's destructor must not panic
-    /// and must not drop the last reference to this client.
+    /// if the buffer is dropped earlier, and perhaps on a thread of the plugin. The owner's destructor must not panic.
     ///
     /// # Errors
     /// As for [`Client::upload`], and [`Error::Arguments`] if the dimensions need another number of bytes.
@@ -83,65 +82,39 @@ impl Client {
         dims: &[usize],
         device: &Device,
     ) -> Result<Buffer, Error> {
-        self.upload_kept(owner, (element_type, dims), device, Use::Transfer)
-    }
-
-    /// Like [`Client::upload_owned`], but without a copy if the device can read host memory and the bytes are aligned
-    /// (to 64 bytes for XLA-CPU). Then the buffer uses the owner's memory, and the owner is dropped after the buffer.
-    ///
-    /// # Errors
-    /// As for [`Client::upload_owned`].
-    pub fn upload_zero_copy<T: AsRef<[u8]> + Send + 'static>(
-        &self,
-        owner: T,
-        element_type: ElementType,
-        dims: &[usize],
-        device: &Device,
-    ) -> Result<Buffer, Error> {
-        self.upload_kept(owner, (element_type, dims), device, Use::Buffer)
-    }
-
-    fn upload_kept<T: AsRef<[u8]> + Send + 'static>(
-        &self,
-        owner: T,
-        (element_type, dims): (ElementType, &[usize]),
-        device: &Device,
-        until: Use,
-    ) -> Result<Buffer, Error> {
-        let semantics = match until {
-            Use::Transfer => host_buffer_semantics::IMMUTABLE_UNTIL_TRANSFER_COMPLETES,
-            Use::Buffer => host_buffer_semantics::IMMUTABLE_ZERO_COPY,
-        };
-        let kept = Kept::leak(*self.api(), owner);
+        let semantics = host_buffer_semantics::IMMUTABLE_UNTIL_TRANSFER_COMPLETES;
+        let kept = Kept::leak(self, owner);
         // SAFETY: `kept` is freed only after the plugin has used the bytes. The borrow ends earlier, and nothing else
         // uses `kept`.
         let bytes = unsafe { Kept::owner(kept) }.as_ref();
         let host = HostSlice::new(element_type, dims, bytes);
         // SAFETY: the owner is on the heap, and it is neither moved nor freed until the event is ready.
-        match host.and_then(|host| unsafe { self.upload_raw(host, device, semantics) }) {
-            Ok((buffer, done)) => {
+        match host.and_then(|host| unsafe { self.start_upload(host, device, semantics) }) {
+            Ok(Started { buffer, done }) => {
+                // Without the event, nobody knows when the plugin stops reading, so the owner stays leaked.
+                let done = done?;
                 // SAFETY: `kept` was leaked above, and nothing else frees it.
-                unsafe { done.release_when_ready(kept) };
-                Ok(buffer)
+                unsafe { done.release_when_ready(kept) }?;
+                buffer
             }
             Err(error) => {
-                // SAFETY: the plugin does not use the bytes, because the upload has failed.
+                // SAFETY: the plugin does not use the bytes, because the upload has not started.
                 unsafe { Kept::free(kept) };
                 Err(error)
             }
         }
     }
 
-    /// Starts an upload. Returns the buffer, and an event that becomes ready when the plugin no longer uses the bytes.
+    /// Starts an upload. An error means that the plugin does not use the bytes.
     ///
     /// # Safety
     /// The bytes stay readable and unchanged for as long as `host_buffer_semantics` demands.
-    unsafe fn upload_raw(
+    unsafe fn start_upload(
         &self,
         host: HostSlice<'_>,
         device: &Device,
         host_buffer_semantics: i32,
-    ) -> Result<(Buffer, Event), Error> {
+    ) -> Result<Started, Error> {
         if !self.is_same(device.client()) {
             return Err(Error::Arguments("the device of an upload belongs to another client".to_owned()));
         }
@@ -165,10 +138,12 @@ impl Client {
         // promised to keep the bytes.
         let out = unsafe { self.api().call(arguments) }?;
         let function = ClientBufferFromHostBuffer::NAME;
-        let done = Event::new(out.done_with_host_buffer, function, self);
-        let owned = OwnedBuffer::new(out.buffer, function, self)?;
         let shape = Shape { element_type: host.element_type, dims: host.dims.to_vec() };
-        Ok((Buffer::new(owned, Arc::new(shape), device.clone()), done))
+        let buffer = OwnedBuffer::new(out.buffer, function, self);
+        Ok(Started {
+            buffer: buffer.map(|owned| Buffer::new(owned, Arc::new(shape), device.clone())),
+            done: Event::new(out.done_with_host_buffer, function, self),
+        })
     }
 }
 

@@ -88,11 +88,22 @@ impl AheadOfTime {
         options: &[(&str, Value)],
     ) -> Result<Self, BackendError> {
         let plugin = platform.open_plugin(plugin_path)?;
+        Ok(Self::of_topology(platform, &plugin, name, options)?)
+    }
+
+    /// As [`AheadOfTime::open`], with a plugin that is open.
+    pub(super) fn of_topology(
+        platform: Platform,
+        plugin: &Arc<Plugin>,
+        name: &str,
+        options: &[(&str, Value)],
+    ) -> Result<Self, XlaError> {
         let failed = |source| XlaError::Topology { name: name.to_owned(), source };
-        let topology = Topology::new(&plugin, name, options).map_err(failed)?;
+        let topology = Topology::new(plugin, name, options).map_err(failed)?;
         let devices = topology.device_descriptions().map_err(failed)?;
         let memory = Memory::Own { bytes: platform.memory_bytes(&topology).map_err(failed)?.unwrap_or(0) };
         let platform = platform.for_kind(devices.first().map_or("", |device| &device.kind));
+        let plugin = Arc::clone(plugin);
         Ok(Self { platform, place: Place::Elsewhere { plugin, topology }, devices, memory })
     }
 
@@ -161,14 +172,7 @@ impl AheadOfTime {
         cache: Option<PathBuf>,
         progress: &mut Progress<'_>,
     ) -> Result<Vec<ProgramFigures>, BackendError> {
-        let mut ids: Vec<i64> = self.devices.iter().map(|device| device.id).collect();
-        ids.sort_unstable();
-        let target = match &self.place {
-            Place::Elsewhere { plugin, topology } => Target::of_topology(plugin, topology),
-            Place::Here(client) => Ok(Target::of_client(client)),
-        };
-        let target = target.map_err(|source| self.platform.failed(source))?;
-        let compiler = Compiler::new(target, self.platform.compile_options(&ids), ProgramCache::new(cache));
+        let compiler = self.compiler(cache)?;
         match &self.place {
             Place::Elsewhere { topology, .. } => {
                 let compiled = compiler.compile_ahead(topology, programs, progress)?;
@@ -186,6 +190,21 @@ impl AheadOfTime {
                 Ok(programs.iter().zip(compiled).map(figures).collect::<Result<_, _>>()?)
             }
         }
+    }
+
+    /// Returns the compiler for these devices. It stores its executables in `cache`.
+    ///
+    /// # Errors
+    /// When the plugin does not describe the devices.
+    pub(super) fn compiler(&self, cache: Option<PathBuf>) -> Result<Compiler, XlaError> {
+        let mut ids: Vec<i64> = self.devices.iter().map(|device| device.id).collect();
+        ids.sort_unstable();
+        let target = match &self.place {
+            Place::Elsewhere { plugin, topology } => Target::of_topology(plugin, topology),
+            Place::Here(client) => Ok(Target::of_client(client)),
+        };
+        let target = target.map_err(|source| self.platform.failed(source))?;
+        Ok(Compiler::new(target, self.platform.compile_options(&ids), ProgramCache::new(cache)))
     }
 }
 

@@ -162,7 +162,7 @@ fn in_parallel<T: Send>(
             thread.spawn_scoped(scope, work_on_some)
         };
         let threads = (0..num_threads).map(spawn).collect::<Result<Vec<_>, _>>();
-        let threads = threads.map_err(|source| XlaError::CompileThread { source })?;
+        let threads = threads.map_err(|source| XlaError::Thread { work: "compiling", source })?;
         let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<_>, XlaError>>| {
             thread.join().expect("the compiler's thread does not panic")
         };

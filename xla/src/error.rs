@@ -25,8 +25,8 @@ pub(crate) enum XlaError {
     AssignmentLength { found: usize, num_ranks: usize },
     #[error("the router assigns device {assigned} to rank {rank}, whose weights are on device {device}")]
     Assignment { rank: usize, assigned: i64, device: i64 },
-    #[error("a compiler thread cannot be started: {source}")]
-    CompileThread { source: std::io::Error },
+    #[error("a thread for {work} cannot be started: {source}")]
+    Thread { work: &'static str, source: std::io::Error },
     #[error("a program cannot be written as StableHLO: {0}")]
     Graph(#[from] GraphError),
     #[error("program or transfer {program:?} failed: {source}")]
@@ -59,7 +59,7 @@ impl XlaError {
             | Self::Assignment { .. }
             | Self::Program { .. }
             | Self::NotInPlace { .. } => Fault::Failed,
-            Self::CompileThread { .. } | Self::Graph(_) | Self::Hlo { .. } | Self::Backend(_) => Fault::Internal,
+            Self::Thread { .. } | Self::Graph(_) | Self::Hlo { .. } | Self::Backend(_) => Fault::Internal,
         }
     }
 }

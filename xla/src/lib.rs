@@ -27,6 +27,7 @@ mod step_input;
 #[cfg(test)]
 mod tests;
 mod token_input;
+mod upload_budget;
 mod weights;
 
 use std::path::PathBuf;
@@ -92,17 +93,27 @@ impl XlaBackend {
         checkpoint: &Checkpoint,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
-        let XlaOptions { ranks, membership, plugin_path, program_cache } = options;
-        let platform = platform.with_devices(ranks.num_local);
-        let client = platform.open(plugin_path.as_deref())?;
+        let platform = platform.with_devices(options.ranks.num_local);
+        let client = platform.open(options.plugin_path.as_deref())?;
+        Ok(Self::on_client(platform, client, options, Source { graphs, checkpoint }, progress)?)
+    }
+
+    /// As [`XlaBackend::load`], with a client that is open.
+    fn on_client(
+        platform: Platform,
+        client: Client,
+        options: XlaOptions,
+        source: Source<'_>,
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<Self, XlaError> {
+        let XlaOptions { ranks, membership, plugin_path: _, program_cache } = options;
         let devices = placement::ranked_devices(&client, platform.device, ranks)?;
         let platform = platform.for_kind(devices.first().map_or("", |(_, device)| &device.description().kind));
-        let source = Source { checkpoint, membership: &membership };
-        let weights = weights::upload(graphs, source, &client, &devices, progress)?;
+        let weights = weights::upload(source, &membership, &client, &devices, progress)?;
         let local = |((rank, device), weights)| LocalDevice { rank, device, weights };
         let devices = devices.into_iter().zip(weights).map(local).collect();
         let cache = ProgramCache::new(program_cache);
-        let graphs = graphs.clone();
+        let graphs = source.graphs.clone();
         Ok(Self { platform, client, ranks, _membership: membership, devices, cache, graphs, state: None })
     }
 

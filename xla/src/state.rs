@@ -189,7 +189,9 @@ impl State {
             arguments.splice(0..0, donated);
             arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&local.weights[name])));
         }
-        let options = ExecuteOptions { launch_id: launch_id::next(), device: None };
+        // Results take over the memory of states only, which are the first arguments.
+        let aliased = Some(0..states.len());
+        let options = ExecuteOptions { launch_id: launch_id::next(), aliased, ..ExecuteOptions::default() };
         let execution = executable.loaded.execute(arguments, &options);
         let mut outputs = execution.map_err(|source| failed(key, source))?.outputs;
         for (device, results) in self.devices.iter_mut().zip(&mut outputs) {

@@ -12,7 +12,6 @@ use super::{
 pub(crate) mod host_buffer_semantics {
     pub(crate) const IMMUTABLE_ONLY_DURING_CALL: i32 = 0;
     pub(crate) const IMMUTABLE_UNTIL_TRANSFER_COMPLETES: i32 = 1;
-    pub(crate) const IMMUTABLE_ZERO_COPY: i32 = 2;
 }
 
 /// A number in `PJRT_Device_MemoryStats_Args`, with a flag that is true if the plugin has set the number.
@@ -20,7 +19,7 @@ pub(crate) mod host_buffer_semantics {
 #[repr(C)]
 pub(crate) struct OptionalI64 {
     pub(crate) value: i64,
-    pub(crate) is_set: bool,
+    pub(crate) is_set: u8,
     pub(crate) tail: [u8; 7],
 }
 
@@ -290,7 +289,7 @@ pub(crate) struct DevicePoisonExecution {
     pub(crate) code: i32,
     pub(crate) message: *const c_char,
     pub(crate) message_size: usize,
-    pub(crate) poisoned: bool,
+    pub(crate) poisoned: u8,
     pub(crate) tail: [u8; 7],
     pub(crate) payload: *const NamedValue,
     pub(crate) num_payload: usize,

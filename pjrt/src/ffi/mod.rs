@@ -4,8 +4,9 @@
 //! these two; [`Struct`] adds the two before the fields, and zeros after the fields. A plugin with a newer header
 //! demands a struct of at least its own size, and reads zeros in the fields that this crate does not know. A plugin
 //! with an older header ignores the fields that it does not know. Padding inside a struct is a named field, so that it
-//! is zero too. Modules: `functions` (names and indices), `values`, `client`, `buffer`, `executable`, `topology`,
-//! `layouts`. No function is called here.
+//! is zero too. A C `bool` is a `u8`, because a Rust `bool` with another value than 0 and 1 is undefined behaviour.
+//! Modules: `functions` (names and indices), `values`, `client`, `buffer`, `executable`, `topology`, `layouts`. No
+//! function is called here.
 
 pub(crate) mod buffer;
 pub(crate) mod client;

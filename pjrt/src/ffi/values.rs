@@ -93,7 +93,7 @@ pub(crate) union NamedValueUnion {
     pub(crate) int: i64,
     pub(crate) ints: *const i64,
     pub(crate) float: f32,
-    pub(crate) boolean: bool,
+    pub(crate) boolean: u8,
 }
 
 impl std::fmt::Debug for NamedValueUnion {
@@ -153,7 +153,7 @@ impl Arguments for EventDestroy {
 #[repr(C)]
 pub(crate) struct EventIsReady {
     pub(crate) event: *mut RawEvent,
-    pub(crate) is_ready: bool,
+    pub(crate) is_ready: u8,
     pub(crate) tail: [u8; 7],
 }
 

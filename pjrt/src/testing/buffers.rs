@@ -3,8 +3,10 @@
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::devices::FakeDevice;
 use super::events::{Core, new_event};
-use super::{Control, Kind, Table, control, enter};
+use super::{Control, Kind, Table, control, enter, enter_with};
+use crate::element_type::Shape;
 use crate::ffi::buffer::{
     BufferDestroy, BufferDevice, BufferDimensions, BufferElementType, BufferOnDeviceSizeInBytes, BufferReadyEvent,
     BufferToHostBuffer,
@@ -13,33 +15,19 @@ use crate::ffi::client::{ClientBufferFromHostBuffer, host_buffer_semantics};
 use crate::ffi::layouts::{LayoutDestroy, LayoutOfBuffer, LayoutSerialize};
 use crate::ffi::{RawBuffer, RawDevice, RawError, RawLayout, RawSerialized, Struct};
 
-/// The content of a buffer: memory that the buffer owns, or memory that the host lends.
-enum Content {
-    Own(Vec<u8>),
-    Host(*const u8, usize),
-}
+/// The content of a buffer, empty until it has been copied or computed.
+type Content = Arc<Mutex<Vec<u8>>>;
 
-// SAFETY: the host's memory is lent to the plugin until the plugin reports that it no longer uses the memory.
-unsafe impl Send for Content {}
-
-impl Content {
-    fn bytes(&self) -> Vec<u8> {
-        match self {
-            Self::Own(bytes) => bytes.clone(),
-            // SAFETY: the host's memory is lent until the buffer is destroyed.
-            Self::Host(start, size) => unsafe { std::slice::from_raw_parts(*start, *size) }.to_vec(),
-        }
-    }
+fn bytes_of(content: &Content) -> std::sync::MutexGuard<'_, Vec<u8>> {
+    content.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(super) struct FakeBuffer {
-    content: Arc<Mutex<Content>>,
+    content: Content,
     element_type: i32,
     dims: Vec<i64>,
     device: *mut RawDevice,
     ready: Arc<Core>,
-    /// Fired when the buffer is destroyed, because the host's memory is no longer used then.
-    done_with_host: Option<Arc<Core>>,
     control: Arc<Control>,
 }
 
@@ -57,15 +45,29 @@ impl FakeBuffer {
 
     /// Creates a buffer on `device` with the bytes of `self`, each plus one.
     pub(super) fn successor(&self, device: *mut RawDevice) -> *mut RawBuffer {
-        let (from, to) = (Arc::clone(&self.content), Arc::new(Mutex::new(Content::Own(Vec::new()))));
-        let target = Arc::clone(&to);
-        let ready = Core::start(move || {
-            let bytes = from.lock().unwrap_or_else(PoisonError::into_inner).bytes();
-            let bytes = bytes.into_iter().map(|byte| byte.wrapping_add(1)).collect();
-            *target.lock().unwrap_or_else(PoisonError::into_inner) = Content::Own(bytes);
+        let (from, content) = (Arc::clone(&self.content), Content::default());
+        let target = Arc::clone(&content);
+        let control = Arc::clone(&self.control);
+        let ready = Core::start(&control, move || {
+            let bytes = bytes_of(&from).iter().map(|byte| byte.wrapping_add(1)).collect();
+            *bytes_of(&target) = bytes;
         });
-        let (element_type, dims) = (self.element_type, self.dims.clone());
-        Self { content: to, element_type, dims, device, ready, done_with_host: None, control: control() }.leak()
+        Self { content, element_type: self.element_type, dims: self.dims.clone(), device, ready, control }.leak()
+    }
+
+    /// Creates a buffer of zeros on `device`.
+    pub(super) fn zeros(control: &Arc<Control>, shape: &Shape, device: *mut RawDevice) -> *mut RawBuffer {
+        let mut buffer = Self {
+            content: Content::default(),
+            element_type: shape.element_type.number(),
+            dims: shape.dims.iter().map(|size| i64::try_from(*size).expect("small")).collect(),
+            device,
+            ready: Core::ended(control),
+            control: Arc::clone(control),
+        };
+        let (content, size) = (Arc::clone(&buffer.content), buffer.size());
+        buffer.ready = Core::start(control, move || *bytes_of(&content) = vec![0; size]);
+        buffer.leak()
     }
 }
 
@@ -114,7 +116,9 @@ pub(super) unsafe fn fake<'a>(buffer: *mut RawBuffer) -> &'a FakeBuffer {
 
 unsafe extern "C-unwind" fn from_host(call: *mut Struct<ClientBufferFromHostBuffer>) -> *mut RawError {
     // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call.
-    let error = unsafe { enter(call) };
+    let control = unsafe { FakeDevice::control((*call).fields.device) };
+    // SAFETY: as above.
+    let error = unsafe { enter_with(&control, call) };
     if !error.is_null() {
         return error;
     }
@@ -122,35 +126,22 @@ unsafe extern "C-unwind" fn from_host(call: *mut Struct<ClientBufferFromHostBuff
     let fields = unsafe { &mut (*call).fields };
     // SAFETY: the caller lends the dimensions for the whole call.
     let dims = unsafe { crate::api::array(fields.dims, fields.num_dims) }.to_vec();
-    let content = Arc::new(Mutex::new(Content::Own(Vec::new())));
+    let content = Content::default();
     let mut buffer = FakeBuffer {
         content: Arc::clone(&content),
         element_type: fields.element_type,
         dims,
         device: fields.device,
-        ready: Core::ended(),
-        done_with_host: None,
-        control: control(),
+        ready: Core::ended(&control),
+        control: Arc::clone(&control),
     };
     let lent = Lent(fields.data.cast_mut().cast::<u8>(), buffer.size());
-    let set = move |new: Content| *content.lock().unwrap_or_else(PoisonError::into_inner) = new;
-    let done = match fields.host_buffer_semantics {
-        host_buffer_semantics::IMMUTABLE_ONLY_DURING_CALL => {
-            set(Content::Own(lent.read()));
-            Core::ended()
-        }
-        host_buffer_semantics::IMMUTABLE_UNTIL_TRANSFER_COMPLETES => {
-            buffer.ready = Core::start(move || set(Content::Own(lent.read())));
-            Arc::clone(&buffer.ready)
-        }
-        _ => {
-            set(Content::Host(lent.0.cast_const(), lent.1));
-            let done = Core::open();
-            buffer.done_with_host = Some(Arc::clone(&done));
-            done
-        }
-    };
-    fields.done_with_host_buffer = new_event(done);
+    if fields.host_buffer_semantics == host_buffer_semantics::IMMUTABLE_ONLY_DURING_CALL {
+        *bytes_of(&content) = lent.read();
+    } else {
+        buffer.ready = Core::start(&control, move || *bytes_of(&content) = lent.read());
+    }
+    fields.done_with_host_buffer = new_event(Arc::clone(&buffer.ready));
     fields.buffer = buffer.leak();
     std::ptr::null_mut()
 }
@@ -159,9 +150,6 @@ unsafe extern "C-unwind" fn destroy(call: *mut Struct<BufferDestroy>) -> *mut Ra
     // SAFETY: all buffers come from `leak` and are destroyed only once.
     let buffer = unsafe { Box::from_raw((*call).fields.buffer.cast::<FakeBuffer>()) };
     buffer.control.died(Kind::Buffer);
-    if let Some(done) = &buffer.done_with_host {
-        done.fire(None);
-    }
     std::ptr::null_mut()
 }
 
@@ -223,8 +211,7 @@ unsafe extern "C-unwind" fn to_host(call: *mut Struct<BufferToHostBuffer>) -> *m
     }
     let lent = Lent(fields.dst.cast::<u8>(), fields.dst_size);
     let content = Arc::clone(&buffer.content);
-    let copy = move || lent.write(&content.lock().unwrap_or_else(PoisonError::into_inner).bytes());
-    fields.event = new_event(Core::start(copy));
+    fields.event = new_event(Core::start_download(&buffer.control, move || lent.write(&bytes_of(&content))));
     std::ptr::null_mut()
 }
 

@@ -1,11 +1,14 @@
 //! The settings with which a test controls the fake plugin, and the state that the test can check. Each test thread has
-//! its own.
+//! its own. Objects of the plugin keep the control of the thread that made their client or topology.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
+use super::Slice;
 use super::events::Core;
+use crate::Value;
 
 thread_local! {
     static CONTROL: RefCell<Arc<Control>> = RefCell::new(Arc::default());
@@ -13,15 +16,24 @@ thread_local! {
 
 /// The kinds of objects that [`Control`] counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// An error.
     Error,
+    /// An event.
     Event,
+    /// A client.
     Client,
+    /// A buffer.
     Buffer,
+    /// An executable.
     Executable,
+    /// A loaded executable.
     LoadedExecutable,
+    /// A topology that no client owns.
     Topology,
+    /// A layout.
     Layout,
+    /// Bytes that the plugin lends.
     Serialized,
 }
 
@@ -29,97 +41,184 @@ const KINDS: usize = 9;
 
 /// The inputs that the plugin received for an execution.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) launch_id: i32,
-    pub(crate) kept: Vec<i64>,
-    pub(crate) num_args: usize,
-    pub(crate) is_on_one_device: bool,
+pub struct Seen {
+    /// The name of the program's module. Programs of two numbers have no name.
+    pub program: String,
+    /// The number of the launch.
+    pub launch_id: i32,
+    /// The indices of the arguments that must not be donated.
+    pub kept: Vec<i64>,
+    /// The number of arguments per device.
+    pub num_args: usize,
+    /// True if the caller chose one device.
+    pub is_on_one_device: bool,
+    /// True if the caller asked for the events of the end.
+    pub has_events: bool,
 }
 
 /// The settings and the recorded state of the fake plugin in one test.
 #[derive(Debug, Default)]
-pub(crate) struct Control {
-    /// True if events stay pending until [`Control::fire`].
+pub struct Control {
+    slice: Mutex<Slice>,
+    /// True if all work stays pending until [`Control::fire`].
     pub(crate) is_deferred: AtomicBool,
+    /// True if downloads stay pending until [`Control::fire`].
+    holds_downloads: AtomicBool,
     /// True if the plugin does not report the number of parameters, as before API 0.104.
     pub(crate) hides_parameters: AtomicBool,
+    /// True if the plugin returns null instead of an event, against the header.
+    pub(crate) lacks_events: AtomicBool,
     /// The number of bytes by which the plugin's structs are longer than ours.
     pub(crate) newer_by: AtomicUsize,
     alive: [AtomicIsize; KINDS],
     /// The number of objects of a client that still existed when the client was destroyed.
     pub(crate) orphans: AtomicIsize,
+    /// The thread that destroyed the last client.
+    pub(crate) destroyed_on: Mutex<Option<ThreadId>>,
     pending: Mutex<Vec<Arc<Core>>>,
     failure: Mutex<Option<(&'static str, i32, String)>>,
-    pub(crate) seen: Mutex<Option<Seen>>,
+    client_options: Mutex<Vec<(String, Value)>>,
+    programs: Mutex<Vec<String>>,
+    executions: Mutex<Vec<Seen>>,
 }
 
 /// Returns the control of this thread.
-pub(crate) fn control() -> Arc<Control> {
+pub fn control() -> Arc<Control> {
     CONTROL.with_borrow(Arc::clone)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Control {
     /// Makes `self` the control of the current thread, which is another thread of the same test, such as the plugin's.
-    pub(crate) fn adopt(self: &Arc<Self>) {
+    pub fn adopt(self: &Arc<Self>) {
         CONTROL.set(Arc::clone(self));
     }
 
-    /// Makes new events stay pending until [`Control::fire`].
-    pub(crate) fn defer(&self) {
+    /// Sets the devices of clients and topologies that are created from now on.
+    pub fn set_slice(&self, slice: Slice) {
+        *lock(&self.slice) = slice;
+    }
+
+    /// The devices of clients and topologies.
+    pub(super) fn slice(&self) -> Slice {
+        lock(&self.slice).clone()
+    }
+
+    /// Makes new work stay pending until [`Control::fire`].
+    pub fn defer(&self) {
         self.is_deferred.store(true, Ordering::SeqCst);
     }
 
+    /// Makes new downloads stay pending until [`Control::fire`], while other work ends at once.
+    pub fn hold_downloads(&self) {
+        self.holds_downloads.store(true, Ordering::SeqCst);
+    }
+
+    /// True if new work stays pending.
+    pub(super) fn is_deferred(&self, is_download: bool) -> bool {
+        self.is_deferred.load(Ordering::SeqCst) || is_download && self.holds_downloads.load(Ordering::SeqCst)
+    }
+
     /// Ends all pending work: with an error if `outcome` has one, else with success.
-    pub(crate) fn fire(&self, outcome: Option<(i32, &str)>) {
-        let outcome = outcome.map(|(code, message)| (code, message.to_owned()));
-        let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-        for core in pending {
-            core.fire(outcome.as_ref());
-        }
+    pub fn fire(&self, outcome: Option<(i32, &str)>) {
+        let pending = std::mem::take(&mut *lock(&self.pending));
+        pending.iter().for_each(|core| end(core, outcome));
+    }
+
+    /// Ends the work that has been pending longest, as [`Control::fire`]. Returns false if no work is pending.
+    pub fn fire_oldest(&self, outcome: Option<(i32, &str)>) -> bool {
+        let oldest = {
+            let mut pending = lock(&self.pending);
+            (!pending.is_empty()).then(|| pending.remove(0))
+        };
+        oldest.iter().for_each(|core| end(core, outcome));
+        oldest.is_some()
     }
 
     /// Adds `core` to the pending work.
-    pub(crate) fn push(&self, core: Arc<Core>) {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(core);
+    pub(super) fn push(&self, core: Arc<Core>) {
+        lock(&self.pending).push(core);
     }
 
-    /// Makes the next call of the C function `function` fail.
-    pub(crate) fn fail(&self, function: &'static str, code: i32, message: &str) {
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some((function, code, message.to_owned()));
+    /// Makes the next call of the C function `function` on this control's threads fail.
+    pub fn fail(&self, function: &'static str, code: i32, message: &str) {
+        *lock(&self.failure) = Some((function, code, message.to_owned()));
     }
 
-    pub(crate) fn take_failure(&self, function: &str) -> Option<(i32, String)> {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn take_failure(&self, function: &str) -> Option<(i32, String)> {
+        let mut failure = lock(&self.failure);
         failure.take_if(|(name, ..)| *name == function).map(|(_, code, message)| (code, message))
+    }
+
+    /// The options with which the last client was created.
+    pub fn client_options(&self) -> Vec<(String, Value)> {
+        lock(&self.client_options).clone()
+    }
+
+    pub(super) fn set_client_options(&self, options: Vec<(String, Value)>) {
+        *lock(&self.client_options) = options;
+    }
+
+    /// The texts of the programs that were compiled, in the order in which they were compiled.
+    pub fn programs(&self) -> Vec<String> {
+        lock(&self.programs).clone()
+    }
+
+    pub(super) fn push_program(&self, text: &str) {
+        lock(&self.programs).push(text.to_owned());
+    }
+
+    /// The executions that were started, in order.
+    pub fn executions(&self) -> Vec<Seen> {
+        lock(&self.executions).clone()
+    }
+
+    pub(super) fn push_execution(&self, seen: Seen) {
+        lock(&self.executions).push(seen);
+    }
+
+    /// Forgets the executions so far.
+    pub fn clear_executions(&self) {
+        lock(&self.executions).clear();
     }
 
     /// The size that the fake plugin demands of an argument struct: the header, the fields `A`, and the extra bytes of
     /// a newer version.
-    pub(crate) fn demanded_size<A>(&self) -> usize {
+    pub(super) fn demanded_size<A>(&self) -> usize {
         2 * size_of::<usize>() + size_of::<A>() + self.newer_by.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn born(&self, kind: Kind) {
+    pub(super) fn born(&self, kind: Kind) {
         self.alive[kind as usize].fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(crate) fn died(&self, kind: Kind) {
+    pub(super) fn died(&self, kind: Kind) {
         self.alive[kind as usize].fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The number of objects of a kind that exist.
-    pub(crate) fn alive(&self, kind: Kind) -> isize {
+    pub fn alive(&self, kind: Kind) -> isize {
         self.alive[kind as usize].load(Ordering::SeqCst)
     }
 
     /// The number of objects of all kinds that exist.
-    pub(crate) fn total(&self) -> isize {
+    pub(super) fn total(&self) -> isize {
         self.alive.iter().map(|count| count.load(Ordering::SeqCst)).sum()
     }
 
     /// Checks that no objects exist, and that none of a client's objects existed when the client was destroyed.
-    pub(crate) fn assert_clean(&self) {
+    ///
+    /// # Panics
+    /// When there are such objects.
+    pub fn assert_clean(&self) {
         assert_eq!(self.total(), 0, "objects that were not destroyed: {:?}", self.alive);
         assert_eq!(self.orphans.load(Ordering::SeqCst), 0, "objects outlived their client");
     }
+}
+
+fn end(core: &Core, outcome: Option<(i32, &str)>) {
+    core.fire(outcome.map(|(code, message)| (code, message.to_owned())).as_ref());
 }

@@ -1,6 +1,7 @@
 //! Fake errors and events.
 
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::{Control, Kind, control, enter};
@@ -10,7 +11,7 @@ use crate::ffi::values::{
 use crate::ffi::{RawError, RawEvent, Struct};
 
 /// The code and the message of a failure.
-pub(crate) type Failure = (i32, String);
+pub(super) type Failure = (i32, String);
 /// An action that runs when an event fires, before the callbacks.
 type Action = Box<dyn FnOnce() + Send>;
 
@@ -21,9 +22,12 @@ struct FakeError {
 
 /// Creates an error that the caller owns.
 pub(super) fn new_error(code: i32, message: &str) -> *mut RawError {
-    let control = control();
+    new_error_of(&control(), (code, message.to_owned()))
+}
+
+fn new_error_of(control: &Arc<Control>, failure: Failure) -> *mut RawError {
     control.born(Kind::Error);
-    Box::into_raw(Box::new(FakeError { failure: (code, message.to_owned()), control })).cast()
+    Box::into_raw(Box::new(FakeError { failure, control: Arc::clone(control) })).cast()
 }
 
 pub(super) unsafe extern "C-unwind" fn error_destroy(call: *mut Struct<ErrorDestroy>) {
@@ -48,9 +52,10 @@ pub(super) unsafe extern "C-unwind" fn error_get_code(call: *mut Struct<ErrorGet
 }
 
 /// The asynchronous work of an event. It may outlive the event.
-pub(crate) struct Core {
+pub(super) struct Core {
     state: Mutex<State>,
     changed: Condvar,
+    control: Arc<Control>,
 }
 
 #[derive(Default)]
@@ -74,25 +79,28 @@ impl std::fmt::Debug for Core {
 
 impl Core {
     /// Returns work that has already ended with success.
-    pub(crate) fn ended() -> Arc<Self> {
+    pub(super) fn ended(control: &Arc<Control>) -> Arc<Self> {
         let state = State { outcome: Some(None), ..State::default() };
-        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), control: Arc::clone(control) })
     }
 
-    /// Returns work that has not ended. Other code of the plugin must end it with [`Core::fire`].
-    pub(crate) fn open() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), changed: Condvar::new() })
+    /// Returns work that runs `action` at once. If work is deferred, the action runs when the test fires it.
+    pub(super) fn start(control: &Arc<Control>, action: impl FnOnce() + Send + 'static) -> Arc<Self> {
+        Self::start_or_defer(control, control.is_deferred(false), action)
     }
 
-    /// Returns work that runs `action` at once. If events are deferred, the action runs when the test fires them.
-    pub(crate) fn start(action: impl FnOnce() + Send + 'static) -> Arc<Self> {
-        let control = control();
-        if !control.is_deferred.load(std::sync::atomic::Ordering::SeqCst) {
+    /// As [`Core::start`], but for a download.
+    pub(super) fn start_download(control: &Arc<Control>, action: impl FnOnce() + Send + 'static) -> Arc<Self> {
+        Self::start_or_defer(control, control.is_deferred(true), action)
+    }
+
+    fn start_or_defer(control: &Arc<Control>, is_deferred: bool, action: impl FnOnce() + Send + 'static) -> Arc<Self> {
+        if !is_deferred {
             action();
-            return Self::ended();
+            return Self::ended(control);
         }
-        let core = Self::open();
-        core.lock().actions.push(Box::new(action));
+        let state = State { actions: vec![Box::new(action)], ..State::default() };
+        let core = Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), control: Arc::clone(control) });
         control.push(Arc::clone(&core));
         core
     }
@@ -102,7 +110,7 @@ impl Core {
     }
 
     /// Ends the work: runs its actions, stores the outcome, and calls the callbacks. `None` is success.
-    pub(crate) fn fire(&self, outcome: Option<&Failure>) {
+    pub(super) fn fire(&self, outcome: Option<&Failure>) {
         let actions = std::mem::take(&mut self.lock().actions);
         actions.into_iter().for_each(|action| action());
         let callbacks = {
@@ -113,31 +121,32 @@ impl Core {
         self.changed.notify_all();
         for (callback, user_arg) in callbacks {
             // SAFETY: callback and argument were registered together, and each callback is called only once.
-            unsafe { callback(error_of(outcome), user_arg.0) };
+            unsafe { callback(self.error_of(outcome), user_arg.0) };
         }
     }
-}
 
-fn error_of(failure: Option<&Failure>) -> *mut RawError {
-    failure.map_or(std::ptr::null_mut(), |(code, message)| new_error(*code, message))
+    fn error_of(&self, failure: Option<&Failure>) -> *mut RawError {
+        failure.map_or(std::ptr::null_mut(), |failure| new_error_of(&self.control, failure.clone()))
+    }
 }
 
 struct FakeEvent {
     core: Arc<Core>,
-    control: Arc<Control>,
 }
 
 /// Creates an event of this work. The caller owns the event.
 pub(super) fn new_event(core: Arc<Core>) -> *mut RawEvent {
-    let control = control();
-    control.born(Kind::Event);
-    Box::into_raw(Box::new(FakeEvent { core, control })).cast()
+    if core.control.lacks_events.load(Ordering::SeqCst) {
+        return std::ptr::null_mut();
+    }
+    core.control.born(Kind::Event);
+    Box::into_raw(Box::new(FakeEvent { core })).cast()
 }
 
 pub(super) unsafe extern "C-unwind" fn destroy(call: *mut Struct<EventDestroy>) -> *mut RawError {
     // SAFETY: the event comes from `new_event` and is destroyed only once.
     let event = unsafe { Box::from_raw((*call).fields.event.cast::<FakeEvent>()) };
-    event.control.died(Kind::Event);
+    event.core.control.died(Kind::Event);
     std::ptr::null_mut()
 }
 
@@ -145,7 +154,7 @@ pub(super) unsafe extern "C-unwind" fn is_ready(call: *mut Struct<EventIsReady>)
     // SAFETY: the event comes from `new_event` and has not been destroyed.
     unsafe {
         let event = &*(*call).fields.event.cast::<FakeEvent>();
-        (*call).fields.is_ready = event.core.lock().outcome.is_some();
+        (*call).fields.is_ready = u8::from(event.core.lock().outcome.is_some());
         enter(call)
     }
 }
@@ -155,7 +164,7 @@ pub(super) unsafe extern "C-unwind" fn wait(call: *mut Struct<EventAwait>) -> *m
     let core = unsafe { Arc::clone(&(*(*call).fields.event.cast::<FakeEvent>()).core) };
     let state = core.changed.wait_while(core.lock(), |state| state.outcome.is_none());
     let state = state.unwrap_or_else(PoisonError::into_inner);
-    error_of(state.outcome.as_ref().and_then(Option::as_ref))
+    core.error_of(state.outcome.as_ref().and_then(Option::as_ref))
 }
 
 pub(super) unsafe extern "C-unwind" fn on_ready(call: *mut Struct<EventOnReady>) -> *mut RawError {
@@ -178,7 +187,7 @@ pub(super) unsafe extern "C-unwind" fn on_ready(call: *mut Struct<EventOnReady>)
     };
     if let Some(outcome) = outcome {
         // SAFETY: callback and argument were registered together, and the callback is called only once.
-        unsafe { callback(error_of(outcome.as_ref()), user_arg) };
+        unsafe { callback(core.error_of(outcome.as_ref()), user_arg) };
     }
     std::ptr::null_mut()
 }

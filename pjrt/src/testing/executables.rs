@@ -1,13 +1,15 @@
-//! Fake executables. A program is a text of two numbers: its parameters and its outputs. An output has the bytes of an
-//! argument, each plus one.
+//! Fake executables, which are compiled and loaded programs.
 
+use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::buffers::{fake, free_bytes, lend_bytes};
+use super::buffers::{FakeBuffer, fake, free_bytes, lend_bytes};
 use super::devices::FakeOwner;
 use super::events::{Core, new_error, new_event};
+use super::programs::{FakeProgram, Output};
 use super::{Control, Kind, Seen, Table, control, enter};
+use crate::CompileOptions;
 use crate::ffi::client::ClientCompile;
 use crate::ffi::executable::{
     ExecutableDeserializeAndLoad, ExecutableDestroy, ExecutableMemoryStats, ExecutableNumOutputs,
@@ -16,25 +18,10 @@ use crate::ffi::executable::{
     LoadedExecutableGetExecutable,
 };
 use crate::ffi::topology::TopologyCompile;
+use crate::ffi::values::Program;
 use crate::ffi::{RawClient, RawDevice, RawError, RawExecutable, RawLoadedExecutable, Struct};
 
 const FORMAT: &str = "fake";
-
-#[derive(Clone)]
-struct FakeProgram {
-    text: String,
-    parameters: usize,
-    outputs: usize,
-}
-
-impl FakeProgram {
-    fn parse(code: &[u8]) -> Option<Self> {
-        let text = String::from_utf8(code.to_vec()).ok()?;
-        let (parameters, outputs) = text.split_once(' ')?;
-        let (parameters, outputs) = (parameters.parse().ok()?, outputs.parse().ok()?);
-        Some(Self { text, parameters, outputs })
-    }
-}
 
 struct FakeExecutable {
     program: FakeProgram,
@@ -63,21 +50,25 @@ pub(super) fn fill(table: &mut Table) {
     table.set::<LoadedExecutableExecute>(execute);
 }
 
-/// Compiles a program and loads it on the devices of `client`.
+/// Loads a program on the devices of `client`.
 ///
 /// # Safety
 /// `client` is a client of this plugin that has not been destroyed.
-unsafe fn new_loaded(code: &[u8], client: *mut RawClient) -> Result<*mut RawLoadedExecutable, *mut RawError> {
-    let program = FakeProgram::parse(code).ok_or_else(|| new_error(3, "not a fake program"))?;
+unsafe fn new_loaded(
+    program: Option<FakeProgram>,
+    client: *mut RawClient,
+) -> Result<*mut RawLoadedExecutable, *mut RawError> {
+    let program = program.ok_or_else(|| new_error(3, "not a fake program"))?;
     // SAFETY: the caller promised that the client exists.
-    let devices = unsafe { &(*client.cast::<FakeOwner>()).devices }.iter().map(|device| device.cast()).collect();
-    control().born(Kind::LoadedExecutable);
-    Ok(Box::into_raw(Box::new(FakeLoaded { program, devices, control: control() })).cast())
+    let client = unsafe { &*client.cast::<FakeOwner>() };
+    let (devices, control) = (client.running_on(&program.devices), Arc::clone(&client.control));
+    control.born(Kind::LoadedExecutable);
+    Ok(Box::into_raw(Box::new(FakeLoaded { program, devices, control })).cast())
 }
 
-fn new_executable(program: FakeProgram) -> *mut RawExecutable {
-    control().born(Kind::Executable);
-    Box::into_raw(Box::new(FakeExecutable { program, control: control() })).cast()
+fn new_executable(program: FakeProgram, control: &Arc<Control>) -> *mut RawExecutable {
+    control.born(Kind::Executable);
+    Box::into_raw(Box::new(FakeExecutable { program, control: Arc::clone(control) })).cast()
 }
 
 /// Borrows the program of an executable.
@@ -89,13 +80,29 @@ unsafe fn program<'a>(executable: *const RawExecutable) -> &'a FakeProgram {
     unsafe { &(*executable.cast::<FakeExecutable>()).program }
 }
 
+/// Compiles a program.
+///
+/// # Safety
+/// `code` and the compile options exist.
+unsafe fn compiled(code: *const Struct<Program>, options: (*const c_char, usize)) -> Option<FakeProgram> {
+    // SAFETY: the caller promised that the memory exists.
+    let (code, options) = unsafe {
+        let code = &(*code).fields;
+        (crate::api::array(code.code.cast::<u8>(), code.code_size), crate::api::array(options.0.cast(), options.1))
+    };
+    FakeProgram::compile(code, &CompileOptions::assigned_ids(options))
+}
+
 unsafe extern "C-unwind" fn compile(call: *mut Struct<ClientCompile>) -> *mut RawError {
     // SAFETY: the caller passes a valid argument struct. The memory to which it points is lent for the whole call.
     unsafe {
-        let lent = &(*(*call).fields.program).fields;
-        let code = crate::api::array(lent.code.cast::<u8>(), lent.code_size);
-        match new_loaded(code, (*call).fields.client) {
-            Ok(loaded) => (*call).fields.executable = loaded,
+        let fields = &mut (*call).fields;
+        let program = compiled(fields.program, (fields.compile_options, fields.compile_options_size));
+        if let Some(program) = &program {
+            (*fields.client.cast::<FakeOwner>()).control.push_program(&program.text);
+        }
+        match new_loaded(program, fields.client) {
+            Ok(loaded) => fields.executable = loaded,
             Err(error) => return error,
         }
         enter(call)
@@ -104,13 +111,14 @@ unsafe extern "C-unwind" fn compile(call: *mut Struct<ClientCompile>) -> *mut Ra
 
 unsafe extern "C-unwind" fn topology_compile(call: *mut Struct<TopologyCompile>) -> *mut RawError {
     // SAFETY: the caller passes a valid argument struct. The memory to which it points is lent for the whole call.
-    let code = unsafe {
-        let lent = &(*(*call).fields.program).fields;
-        crate::api::array(lent.code.cast::<u8>(), lent.code_size)
-    };
-    let Some(program) = FakeProgram::parse(code) else { return new_error(3, "not a fake program") };
-    // SAFETY: as above.
-    unsafe { (*call).fields.executable = new_executable(program) };
+    unsafe {
+        let fields = &mut (*call).fields;
+        let program = compiled(fields.program, (fields.compile_options, fields.compile_options_size));
+        let Some(program) = program else { return new_error(3, "not a fake program") };
+        let control = &(*fields.topology.cast::<FakeOwner>()).control;
+        control.push_program(&program.text);
+        fields.executable = new_executable(program, control);
+    }
     std::ptr::null_mut()
 }
 
@@ -118,7 +126,8 @@ unsafe extern "C-unwind" fn load(call: *mut Struct<ExecutableDeserializeAndLoad>
     // SAFETY: the caller passes a valid argument struct. The memory to which it points is lent for the whole call.
     unsafe {
         let fields = &mut (*call).fields;
-        match new_loaded(crate::api::array(fields.bytes.cast::<u8>(), fields.bytes_size), fields.client) {
+        let program = FakeProgram::load(crate::api::array(fields.bytes.cast::<u8>(), fields.bytes_size));
+        match new_loaded(program, fields.client) {
             Ok(loaded) => fields.loaded_executable = loaded,
             Err(error) => return error,
         }
@@ -134,7 +143,7 @@ unsafe extern "C-unwind" fn destroy(call: *mut Struct<ExecutableDestroy>) -> *mu
 
 unsafe extern "C-unwind" fn num_outputs(call: *mut Struct<ExecutableNumOutputs>) -> *mut RawError {
     // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed.
-    unsafe { (*call).fields.num_outputs = program((*call).fields.executable).outputs };
+    unsafe { (*call).fields.num_outputs = program((*call).fields.executable).outputs.len() };
     // SAFETY: as above.
     unsafe { enter(call) }
 }
@@ -144,14 +153,14 @@ unsafe extern "C-unwind" fn parameters(call: *mut Struct<ExecutableParameterMemo
         return new_error(12, "too old");
     }
     // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed.
-    unsafe { (*call).fields.num_parameters = program((*call).fields.executable).parameters };
+    unsafe { (*call).fields.num_parameters = program((*call).fields.executable).num_parameters };
     std::ptr::null_mut()
 }
 
 unsafe extern "C-unwind" fn memory_stats(call: *mut Struct<ExecutableMemoryStats>) -> *mut RawError {
-    // SAFETY: the caller passes a valid pointer to the argument struct, which lives for the whole call. The function
-    // does not set the peak, like an older plugin.
-    unsafe { (*call).fields.alias = 8 };
+    // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed. The function does
+    // not set the peak, like an older plugin.
+    unsafe { (*call).fields.alias = i64::try_from(program((*call).fields.executable).alias_bytes).expect("small") };
     std::ptr::null_mut()
 }
 
@@ -193,7 +202,7 @@ unsafe extern "C-unwind" fn get_executable(call: *mut Struct<LoadedExecutableGet
     // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed.
     unsafe {
         let loaded = &*(*call).fields.loaded_executable.cast::<FakeLoaded>();
-        (*call).fields.executable = new_executable(loaded.program.clone());
+        (*call).fields.executable = new_executable(loaded.program.clone(), &loaded.control);
     }
     std::ptr::null_mut()
 }
@@ -223,14 +232,15 @@ unsafe extern "C-unwind" fn execute(call: *mut Struct<LoadedExecutableExecute>) 
     // SAFETY: as above.
     let kept =
         unsafe { crate::api::array(options.non_donatable_input_indices, options.num_non_donatable_input_indices) };
-    let seen = Seen {
+    loaded.control.push_execution(Seen {
+        program: loaded.program.name.clone(),
         launch_id: options.launch_id,
         kept: kept.to_vec(),
         num_args: fields.num_args,
         is_on_one_device: !fields.execute_device.is_null(),
-    };
-    *control().seen.lock().expect("no panic while it is held") = Some(seen);
-    if fields.num_args != loaded.program.parameters {
+        has_events: !fields.device_complete_events.is_null(),
+    });
+    if fields.num_args != loaded.program.num_parameters {
         return new_error(3, "wrong number of arguments");
     }
     for index in 0..fields.num_devices {
@@ -239,10 +249,15 @@ unsafe extern "C-unwind" fn execute(call: *mut Struct<LoadedExecutableExecute>) 
         unsafe {
             let arguments = crate::api::array(*fields.argument_lists.add(index), fields.num_args);
             let outputs = *fields.output_lists.add(index);
-            for output in 0..loaded.program.outputs {
-                *outputs.add(output) = fake(arguments[output % arguments.len()]).successor(device);
+            for (number, output) in loaded.program.outputs.iter().enumerate() {
+                *outputs.add(number) = match output {
+                    Output::Successor => fake(arguments[number % arguments.len()]).successor(device),
+                    Output::Zeros(shape) => FakeBuffer::zeros(&loaded.control, shape, device),
+                };
             }
-            *fields.device_complete_events.add(index) = new_event(Core::start(|| ()));
+            if !fields.device_complete_events.is_null() {
+                *fields.device_complete_events.add(index) = new_event(Core::start(&loaded.control, || ()));
+            }
         }
     }
     std::ptr::null_mut()

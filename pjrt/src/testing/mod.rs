@@ -1,7 +1,10 @@
-//! A fake plugin in Rust, so that the wrapper's unsafe code can run under Miri and without a device.
+//! A fake plugin in Rust, so that the wrapper's unsafe code can run under Miri, and code that uses the wrapper without a
+//! device. Other crates use the fake plugin with the feature `testing`.
 //!
-//! [`Table`] builds a function table of any size, with or without extensions. The plugin's objects are boxes, so Miri
-//! detects uses after free, double frees and leaks. [`Control`] counts the objects and decides when transfers end.
+//! Entry points: [`client`], [`plugin`], and [`control`] for the [`Control`] of a test, which sets the devices
+//! ([`Slice`]), counts the objects, records executions and decides when transfers end. The plugin's objects are boxes,
+//! so Miri detects uses after free, double frees and leaks. `Table` builds a function table of any size, with or
+//! without extensions.
 
 #![expect(unsafe_code, reason = "plays the C side")]
 
@@ -10,13 +13,16 @@ mod control;
 mod devices;
 mod events;
 mod executables;
+mod programs;
+mod slice;
 
 use std::path::Path;
 use std::ptr::{NonNull, without_provenance};
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) use control::{Control, Kind, Seen, control};
+pub use control::{Control, Kind, Seen, control};
+pub use slice::{Slice, SliceDevice};
 
 use crate::ffi::functions::{LAYOUTS, Place, TABLE};
 use crate::ffi::values::{
@@ -82,11 +88,13 @@ impl Table {
     }
 
     /// Replaces the pointer to a function by null.
+    #[cfg(test)]
     pub(crate) fn remove<A: Arguments>(&mut self) {
         self.put::<A>(std::ptr::null());
     }
 
     /// Declares a size that ends the table just before this function.
+    #[cfg(test)]
     pub(crate) fn cut_before<A: Arguments>(&mut self) {
         let Place::Table(index) = A::PLACE else { panic!("not in the table") };
         self.struct_size = (HEAD + index) * size_of::<*const ()>();
@@ -136,9 +144,21 @@ fn leak_words(words: Vec<*const ()>) -> NonNull<*const ()> {
     words
 }
 
-/// Creates a client of the fake plugin with all functions. The client has two devices.
-pub(crate) fn client() -> Client {
-    Client::new(&Table::full().open().expect("a full table"), &[]).expect("a fake client")
+/// Opens the fake plugin with all functions.
+///
+/// # Panics
+/// When the test has made a function fail that opens a plugin.
+pub fn plugin() -> Arc<Plugin> {
+    Table::full().open().expect("a full table")
+}
+
+/// Creates a client of the fake plugin with all functions. The client has the devices of [`Control::set_slice`], two
+/// by default.
+///
+/// # Panics
+/// When the test has made a function fail that creates a client.
+pub fn client() -> Client {
+    Client::new(&plugin(), &[]).expect("a fake client")
 }
 
 /// The common part of fake functions. Returns an error if the struct is smaller than the plugin demands, or if the test
@@ -147,7 +167,15 @@ pub(crate) fn client() -> Client {
 /// # Safety
 /// `call` is a valid pointer to the argument struct.
 unsafe fn enter<A: Arguments>(call: *mut Struct<A>) -> *mut crate::ffi::RawError {
-    let control = control();
+    // SAFETY: the caller promised that the pointer is valid.
+    unsafe { enter_with(&control(), call) }
+}
+
+/// As [`enter`], with the control of an object instead of the thread's.
+///
+/// # Safety
+/// As for [`enter`].
+unsafe fn enter_with<A: Arguments>(control: &Control, call: *mut Struct<A>) -> *mut crate::ffi::RawError {
     // SAFETY: the caller promised that the pointer is valid.
     let size = unsafe { (*call).struct_size };
     if size < control.demanded_size::<A>() {

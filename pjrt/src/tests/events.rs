@@ -2,9 +2,10 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Wake, Waker};
 
-use super::{CountingWaker, upload};
+use super::{CountingWaker, assert_clean_soon, upload};
 use crate::testing::{Control, Kind, client, control};
 use crate::{Argument, Client, Code, Error, Event, ExecuteOptions};
 
@@ -14,7 +15,8 @@ fn pending(client: &Client) -> Event {
     let (a, b) = (upload(client, 0, &[1]), upload(client, 1, &[2]));
     control().defer();
     let arguments = vec![vec![Argument::Keep(&a)], vec![Argument::Keep(&b)]];
-    let mut execution = program.execute(arguments, &ExecuteOptions::default()).expect("an execution");
+    let options = ExecuteOptions { reports_end: true, ..ExecuteOptions::default() };
+    let mut execution = program.execute(arguments, &options).expect("an execution");
     execution.done.swap_remove(0)
 }
 
@@ -104,6 +106,51 @@ fn another_thread_may_end_the_work() {
     }
     drop(client);
     control().assert_clean();
+}
+
+/// The waker of a task that owns a client.
+struct Task {
+    _client: Client,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Ends all pending work on a thread of the plugin, and returns the thread's id.
+fn fire_on_another_thread() -> std::thread::ThreadId {
+    let ours: Arc<Control> = control();
+    let fire = move || {
+        ours.adopt();
+        ours.fire(None);
+        std::thread::current().id()
+    };
+    std::thread::spawn(fire).join().expect("no panic")
+}
+
+#[test]
+fn a_client_is_never_destroyed_on_a_thread_of_the_plugin() {
+    let by_waker = || {
+        let client = client();
+        let mut event = pending(&client);
+        let waker = Waker::from(Arc::new(Task { _client: client }));
+        assert!(Pin::new(&mut event).poll(&mut Context::from_waker(&waker)).is_pending());
+    };
+    let by_owner = || {
+        let client = client();
+        control().defer();
+        let owner = super::Owner::new(&[1]);
+        drop(client.upload_owned(owner, crate::ElementType::U8, &[1], &client.devices()[0]).expect("an upload"));
+    };
+    for leave_the_client_to_a_callback in [by_waker as fn(), by_owner] {
+        control().is_deferred.store(false, Ordering::SeqCst);
+        leave_the_client_to_a_callback();
+        assert_eq!(control().alive(Kind::Client), 1);
+        let plugin = fire_on_another_thread();
+        assert_clean_soon();
+        let destroyed_on = *control().destroyed_on.lock().expect("no panic");
+        assert!(destroyed_on.is_some_and(|thread| thread != plugin));
+    }
 }
 
 #[test]

@@ -23,10 +23,10 @@ fn donated_buffers_are_destroyed_and_kept_ones_are_named() {
     let kept = [upload(&client, 0, &[1, 2]), upload(&client, 1, &[3, 4])];
     let given = [upload(&client, 0, &[0, 0]), upload(&client, 1, &[0, 0])];
     let arguments = kept.iter().zip(given).map(|(kept, given)| vec![Argument::Keep(kept), Argument::Donate(given)]);
-    let options = ExecuteOptions { launch_id: 7, device: None };
+    let options = ExecuteOptions { launch_id: 7, reports_end: true, ..ExecuteOptions::default() };
     let execution = program.execute(arguments.collect(), &options).expect("an execution");
-    let seen = Seen { launch_id: 7, kept: vec![0], num_args: 2, is_on_one_device: false };
-    assert_eq!(*control().seen.lock().expect("no panic"), Some(seen));
+    let seen = Seen { launch_id: 7, kept: vec![0], num_args: 2, has_events: true, ..Seen::default() };
+    assert_eq!(control().executions(), [seen]);
     assert_eq!(control().alive(Kind::Buffer), 4);
     assert_eq!(execution.done.len(), 2);
     let got: Vec<_> = execution.outputs.iter().flatten().map(|out| (out.device().id(), bytes(out))).collect();
@@ -43,8 +43,23 @@ fn a_position_that_one_device_keeps_is_not_donated() {
     let kept = upload(&client, 0, &[1]);
     let arguments = vec![vec![Argument::Keep(&kept)], vec![Argument::Donate(upload(&client, 1, &[2]))]];
     program.execute(arguments, &ExecuteOptions::default()).expect("an execution");
-    assert_eq!(control().seen.lock().expect("no panic").as_ref().map(|seen| seen.kept.clone()), Some(vec![0]));
+    assert_eq!(control().executions()[0].kept, [0]);
     assert_eq!(control().alive(Kind::Buffer), 1);
+}
+
+#[test]
+fn the_plugin_only_gets_lists_that_it_needs() {
+    let client = client();
+    let program = compile(&client, "3 1");
+    let buffers = [0, 1].map(|device| [1, 2, 3].map(|byte| upload(&client, device, &[byte])));
+    for (aliased, expected) in [(None, &[0, 1, 2][..]), (Some(0..1), &[0]), (Some(2..9), &[2]), (Some(0..0), &[])] {
+        control().clear_executions();
+        let arguments = buffers.iter().map(|list| list.iter().map(Argument::Keep).collect()).collect();
+        let options = ExecuteOptions { aliased: aliased.clone(), ..ExecuteOptions::default() };
+        let execution = program.execute(arguments, &options).expect("an execution");
+        let seen = &control().executions()[0];
+        assert_eq!((&seen.kept[..], seen.has_events, execution.done.len()), (expected, false, 0), "{aliased:?}");
+    }
 }
 
 #[test]
@@ -66,9 +81,9 @@ fn arguments_that_do_not_fit_are_errors() {
     let swapped = vec![vec![Argument::Keep(&b)], vec![Argument::Keep(&a)]];
     assert_eq!(refused(swapped, &all), "argument 0 is on device 1, but must be on device 0");
     let other = client_again();
-    let elsewhere = ExecuteOptions { launch_id: 0, device: Some(other.devices()[0].clone()) };
+    let elsewhere = ExecuteOptions { device: Some(other.devices()[0].clone()), ..ExecuteOptions::default() };
     assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &elsewhere), "the device to run on belongs to another client");
-    assert!(control().seen.lock().expect("no panic").is_none());
+    assert_eq!(control().executions(), []);
 }
 
 #[test]
@@ -91,10 +106,10 @@ fn an_older_plugin_counts_the_arguments_itself() {
 fn one_device_of_several_can_be_launched() {
     let client = client();
     let program = compile(&client, "1 2");
-    let options = ExecuteOptions { launch_id: 0, device: Some(client.devices()[1].clone()) };
+    let options = ExecuteOptions { device: Some(client.devices()[1].clone()), ..ExecuteOptions::default() };
     let arguments = vec![vec![Argument::Donate(upload(&client, 1, &[1]))]];
     let execution = program.execute(arguments, &options).expect("an execution");
-    assert_eq!(control().seen.lock().expect("no panic").as_ref().map(|seen| seen.is_on_one_device), Some(true));
+    assert!(control().executions()[0].is_on_one_device);
     assert_eq!(execution.outputs[0].iter().map(|out| out.device().id()).collect::<Vec<_>>(), [1, 1]);
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
+use crate::testing::{Kind, control};
 use crate::{Buffer, Client, ElementType, HostSlice};
 
 /// A waker that counts how often it is woken.
@@ -55,6 +56,14 @@ pub(crate) fn upload(client: &Client, device: usize, bytes: &[u8]) -> Buffer {
     let dims = [bytes.len()];
     let host = HostSlice::new(ElementType::U8, &dims, bytes).expect("as long as it is");
     client.upload(host, &client.devices()[device]).expect("an upload")
+}
+
+/// Waits until another thread has destroyed the last client, then checks that no objects exist.
+pub(crate) fn assert_clean_soon() {
+    while control().alive(Kind::Client) > 0 {
+        std::thread::yield_now();
+    }
+    control().assert_clean();
 }
 
 #[test]

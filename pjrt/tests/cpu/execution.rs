@@ -15,6 +15,11 @@ fn donated_memory_is_reused_and_kept_memory_is_not() {
     let kept = run(&program, vec![Argument::Keep(&a), Argument::Keep(&b)]);
     assert_eq!(download_f32(&a), [1.0; 4]);
     assert_eq!(download_f32(&kept[0]), [3.0; 4]);
+    // The program's only alias is argument 0.
+    let options = ExecuteOptions { aliased: Some(0..1), ..ExecuteOptions::default() };
+    let arguments = vec![vec![Argument::Keep(&a), Argument::Keep(&b)]];
+    let execution = program.execute(arguments, &options).expect("an execution");
+    assert_eq!((download_f32(&execution.outputs[0][0]), download_f32(&a)), (vec![3.0; 4], vec![1.0; 4]));
     let mut state = a;
     for step in 0..5_u8 {
         let mut outputs = run(&program, vec![Argument::Donate(state), Argument::Keep(&b)]);
@@ -50,7 +55,7 @@ fn two_devices_reduce_in_one_program() {
                 let (shared, own) = (upload_f32(device, &[f32::from(step), 10.0]), upload_f32(device, &[own(device)]));
                 vec![Argument::Donate(shared), Argument::Donate(own)]
             };
-            let options = ExecuteOptions { launch_id: step.into(), device: None };
+            let options = ExecuteOptions { launch_id: step.into(), reports_end: true, ..ExecuteOptions::default() };
             let execution = program.execute(devices.iter().map(share).collect(), &options).expect("an execution");
             assert_eq!(execution.done.len(), 2);
             execution.done.iter().for_each(|done| done.wait().expect("it ends well"));
@@ -72,7 +77,7 @@ fn a_portable_executable_runs_where_it_is_told() {
     let program = client.compile(text, &options).expect("a program");
     for device in client.addressable_devices() {
         let x = upload_f32(&device, &[1.5]);
-        let options = ExecuteOptions { launch_id: 0, device: Some(device.clone()) };
+        let options = ExecuteOptions { device: Some(device.clone()), ..ExecuteOptions::default() };
         let execution = program.execute(vec![vec![Argument::Keep(&x)]], &options).expect("an execution");
         assert_eq!(download_f32(&execution.outputs[0][0]), [-1.5]);
         assert_eq!(execution.outputs[0][0].device(), &device);

@@ -25,7 +25,8 @@ fn futures_wake_the_task_that_polled_last() {
     let Some(client) = client() else { return };
     let program = slow(&client);
     let x = identity_matrix(&client.addressable_devices()[0]);
-    let mut execution = program.execute(vec![vec![Argument::Keep(&x)]], &ExecuteOptions::default()).expect("started");
+    let options = ExecuteOptions { reports_end: true, ..ExecuteOptions::default() };
+    let mut execution = program.execute(vec![vec![Argument::Keep(&x)]], &options).expect("started");
     let mut copy = execution.outputs[0][0].to_host().expect("a download");
     let ((first, _unheard), (second, heard)) = (mpsc::channel(), mpsc::channel());
     let tasks = [first, second].map(|sender| Arc::new(Notifier(sender, AtomicUsize::new(0))));

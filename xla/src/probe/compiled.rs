@@ -97,8 +97,9 @@ fn compare(ahead: &Executable, loaded: &LoadedExecutable, here: &LoadedExecutabl
     let [ahead, loaded, here] =
         [fingerprint(ahead)?, fingerprint(loaded.executable())?, fingerprint(here.executable())?];
     let text = format!("compiled ahead {ahead}, loaded {loaded}, compiled here {here}");
-    ensure(ahead == here && loaded == here, || format!("they differ: {text}"))?;
-    Ok(format!("equal: {here}"))
+    ensure(loaded == here, || format!("what was loaded differs: {text}"))?;
+    // The CUDA plugin gives an executable another fingerprint when it is loaded.
+    Ok(if ahead == here { format!("equal: {here}") } else { text })
 }
 
 /// Returns the plugin's fingerprint of an executable as text.

@@ -10,6 +10,7 @@ mod collectives;
 mod compare;
 mod elementwise;
 mod experts;
+mod fake;
 mod history;
 mod model_ops;
 mod numbers;
@@ -19,6 +20,7 @@ mod selection;
 mod slots;
 mod text;
 mod tokens;
+mod uploads;
 
 use ::numbers::{FloatType, Rounding};
 use cpu::oracle::{Array, Elements};

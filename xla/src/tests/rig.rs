@@ -70,7 +70,8 @@ impl Rig {
         let lists = donated.into_iter().zip(&kept).map(|(donated, kept)| {
             donated.into_iter().map(Argument::Donate).chain(kept.iter().map(Argument::Keep)).collect()
         });
-        let options = ExecuteOptions { launch_id: launch_id::next(), device: None };
+        let aliased = Some(0..num_donated);
+        let options = ExecuteOptions { launch_id: launch_id::next(), aliased, ..ExecuteOptions::default() };
         let execution = executable.execute(lists.collect(), &options).unwrap();
         execution.outputs.iter().map(|outputs| outputs.iter().map(download).collect()).collect()
     }

@@ -22,13 +22,18 @@ pub(super) fn graphs() -> Vec<Arc<Graph>> {
     vec![decoder, logits, targets, BatchSampler::Everything.graph(VOCAB_SIZE).unwrap()]
 }
 
-fn model() -> ModelGraphs {
+pub(super) fn model() -> ModelGraphs {
+    model_with(HEAD_DIM)
+}
+
+/// Returns the graphs of the same model with heads of `head_dim` elements.
+pub(super) fn model_with(head_dim: usize) -> ModelGraphs {
     let mut graph = Graph::default();
     let given = graph.input(Input::TokenIds);
     let ids = graph.current_tokens(given).unwrap();
     let table = graph.weight(&weight("table", &[VOCAB_SIZE, HIDDEN_SIZE], FloatType::Bf16));
     let x = graph.embedding(table, ids).unwrap();
-    let attended = attention(&mut graph, x);
+    let attended = attention(&mut graph, x, head_dim);
     let x = graph.binary(Binary::Add, x, attended).unwrap();
     let normed = norm(&mut graph, x, "mlp_norm");
     let [gate, up] = ["gate", "up"].map(|name| linear(&mut graph, normed, name, [12, HIDDEN_SIZE]));
@@ -43,20 +48,21 @@ fn model() -> ModelGraphs {
     ModelGraphs { decoder, logits: logits.finish(&[output]) }
 }
 
-fn attention(graph: &mut Graph, x: Value) -> Value {
-    let spec = Arc::new(RotarySpec { frequencies: vec![1.0, 0.01], amplitude: 1.0, pairing: Pairing::Halves });
+fn attention(graph: &mut Graph, x: Value, head_dim: usize) -> Value {
+    let frequencies = (0..head_dim as i32 / 2).map(|index| 0.01_f32.powi(index)).collect();
+    let spec = Arc::new(RotarySpec { frequencies, amplitude: 1.0, pairing: Pairing::Halves });
     let positions = graph.input(Input::Positions);
     let x = norm(graph, x, "attention_norm");
     let [q, k, v] = [("q", 2), ("k", 1), ("v", 1)].map(|(name, heads)| {
-        let x = linear(graph, x, name, [heads * HEAD_DIM, HIDDEN_SIZE]);
-        graph.reshape(x, &[heads, HEAD_DIM]).unwrap()
+        let x = linear(graph, x, name, [heads * head_dim, HIDDEN_SIZE]);
+        graph.reshape(x, &[heads, head_dim]).unwrap()
     });
     let [q, k] = [q, k].map(|x| graph.rotary(x, positions, &spec).unwrap());
-    let [keys, values] = ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[1, HEAD_DIM], None)));
+    let [keys, values] = ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[1, head_dim], None)));
     let spec = AttentionSpec { keys, values, scale: 0.5, window: None, soft_cap: None };
     let attended = graph.paged_attention([q, k, v], spec).unwrap();
-    let attended = graph.reshape(attended, &[2 * HEAD_DIM]).unwrap();
-    linear(graph, attended, "o", [HIDDEN_SIZE, 2 * HEAD_DIM])
+    let attended = graph.reshape(attended, &[2 * head_dim]).unwrap();
+    linear(graph, attended, "o", [HIDDEN_SIZE, 2 * head_dim])
 }
 
 fn linear(graph: &mut Graph, x: Value, name: &str, shape: [usize; 2]) -> Value {
