@@ -23,8 +23,7 @@
 //! 1. Each rank announces its operation and copies a chunk of its values into its staging buffer. Then it arrives: it
 //!    adds one to the count of arrivals (release).
 //! 2. When all ranks have arrived (acquire) with the first chunk, each compares the operations of the others with its
-//! own. If two differ,
-//!    the result is the error [`CollectiveError::OutOfStep`] instead of a hang or a wrong sum.
+//!    own. If two differ, the result is the error [`CollectiveError::OutOfStep`] instead of a hang or a wrong sum.
 //! 3. Every rank adds up the staged values, from rank 0 to rank N−1, separately for each element. So the bits of a sum
 //!    are the same on all ranks, and do not depend on how the values are cut into chunks. With more than two ranks,
 //!    large chunks are added up in parts instead: each rank adds up one part, and the others read it after a second

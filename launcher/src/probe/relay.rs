@@ -215,8 +215,10 @@ fn events_of(stdout: ChildStdout) -> Receiver<ProbeEvent> {
 /// Ends a child, and waits for its end for some time: a process inside of a driver's call may take long.
 fn kill(child: &mut Child, events: &Receiver<ProbeEvent>) {
     let deadline = Instant::now() + KILL_LIMIT;
-    let is_told = child.kill().is_ok();
-    while is_told {
+    if child.kill().is_err() {
+        return;
+    }
+    loop {
         match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) => return,

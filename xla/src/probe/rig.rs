@@ -60,7 +60,7 @@ impl Rig {
 
 /// Starts a program on its devices, with a list of arguments for each.
 pub(super) fn launch(program: &LoadedExecutable, arguments: Vec<Vec<Argument<'_>>>) -> Result<Execution, Failure> {
-    let options = ExecuteOptions { launch_id: launch_id::next(), device: None };
+    let options = ExecuteOptions { launch_id: launch_id::next(), reports_end: true, ..ExecuteOptions::default() };
     Ok(program.execute(arguments, &options)?)
 }
 

@@ -57,7 +57,7 @@ pub(super) fn attend(
         |emitter, values| emitter.compare("LT", &values[0], &list.len),
         |emitter, values| {
             let items = items(emitter, &list, &values[0], plan, num_items);
-            let attended = attend_to_items(emitter, tiles, &queries, caches, &items, plan);
+            let attended = attend_to_items(emitter, (tiles, &queries), caches, &items, plan);
             let state = merge(emitter, &values[1..], &attended, &items.rows);
             let next = emitter.elementwise("add", &[&values[0], &step]); // []
             [vec![next], state].concat()
@@ -119,8 +119,7 @@ fn items(emitter: &mut Emitter, list: &List, first: &Tensor, plan: &Plan, num_it
 /// and the outputs, `[items, (kv_heads,) queries, width]`.
 fn attend_to_items(
     emitter: &mut Emitter,
-    tiles: &Tiles,
-    queries: &Queries,
+    (tiles, queries): (&Tiles, &Queries),
     caches: &[Tensor; 2],
     items: &Items,
     plan: &Plan,

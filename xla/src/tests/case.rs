@@ -281,12 +281,9 @@ impl Case {
             let numbers = input.pack(&self.batch, &order, token_sizes).unwrap_or_else(|| input.neutral(token_sizes));
             add(Upload::of(&Array { dims: input.dims(token_sizes).to_vec(), elements: Elements::I32(numbers) }))
         });
-        let arguments: Vec<Tensor> = self
-            .arguments
-            .iter()
-            .enumerate()
-            .map(|(index, array)| add(Upload::of(&self.padded(index, array))))
-            .collect();
+        let arguments = self.arguments.iter().enumerate();
+        let arguments: Vec<Tensor> =
+            arguments.map(|(index, array)| add(Upload::of(&self.padded(index, array)))).collect();
         let weights: HashMap<String, Tensor> = self
             .weights
             .iter()

@@ -221,10 +221,41 @@ fn a_step_is_launched_on_fake_devices() {
     let mut batch = Batch::default();
     let row = batch.push_row(0, 0, &[1, 2, 3], &[0]);
     batch.push_sampled(row, 3, &sampler);
-    let output = backend.execute(&batch).unwrap();
+    let output = pollster::block_on(backend.launch(&batch).unwrap()).unwrap();
     assert_eq!((output.tokens.len(), output.tokens[0].token_id), (1, 0));
     let programs: Vec<String> = control().executions().into_iter().map(|seen| seen.program).collect();
     assert_eq!(programs, ["prefill_1x32", "sample_1_greedy"]);
     // The weights are not listed, because no result takes over their memory; and nobody waits for the end of a launch.
     assert!(control().executions().iter().all(|seen| seen.kept.is_empty() && !seen.has_events));
+}
+
+/// The second step is launched while the host still waits for the report of the first.
+#[test]
+fn the_next_step_is_launched_before_the_report_of_the_last() {
+    control().set_slice(slice("TPU v5 lite", &[0; 2]));
+    let mut backend = backend(tpu_platform(), ranks(2, 2), None).unwrap();
+    let layout = StateLayout { num_slots: 2, num_blocks: 4, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
+    backend.allocate(layout, &[0, 1], &mut |_, _, _| ()).unwrap();
+    control().clear_executions();
+    control().hold_downloads();
+    let params = Arc::new(SamplingParams::greedy());
+    let graph = BatchSampler::of(&params).graph(10).unwrap();
+    let sampler = RowSampler { params, graph, eos_token_ids: Arc::default() };
+    let mut launch = |position: usize, tokens: &[i32]| {
+        let mut batch = Batch::default();
+        let row = batch.push_row(0, position, tokens, &[0]);
+        batch.push_sampled(row, 3, &sampler);
+        backend.launch(&batch).unwrap()
+    };
+    let mut first = launch(0, &[1, 2, 3]);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    let second = launch(3, &[backend::SAMPLED_TOKEN]);
+    let programs: Vec<String> = control().executions().into_iter().map(|seen| seen.program).collect();
+    assert_eq!(programs, ["prefill_1x32", "sample_1_greedy", "decode_2", "sample_2_greedy"]);
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    control().fire_oldest(None);
+    control().fire_oldest(None);
+    assert_eq!(pollster::block_on(first).unwrap().tokens.len(), 1);
+    assert_eq!(pollster::block_on(second).unwrap().tokens.len(), 1);
 }
