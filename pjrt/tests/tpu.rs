@@ -26,12 +26,13 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ("TPU_WORKER_HOSTNAMES", "localhost"),
 ];
 
-/// Runs `body` with the opened plugin in a child process, which runs only the test `test`. Without libtpu, `body` does
-/// not run.
-fn with_plugin(test: &str, body: impl FnOnce(&Arc<Plugin>)) {
-    let Some(path) = plugins::path(PLUGIN) else { return };
+/// Runs `body` with the opened plugin in a child process, which runs only the test `test`. Returns what the child
+/// printed. Without libtpu, `body` does not run, and `None` is returned, as in the child.
+fn with_plugin(test: &str, body: impl FnOnce(&Arc<Plugin>)) -> Option<String> {
+    let path = plugins::path(PLUGIN)?;
     if std::env::var_os(CHILD).is_some() {
-        return body(&Plugin::open(&path).expect("the plugin opens"));
+        body(&Plugin::open(&path).expect("the plugin opens"));
+        return None;
     }
     let executable = std::env::current_exe().expect("this test has a path");
     let child =
@@ -41,11 +42,24 @@ fn with_plugin(test: &str, body: impl FnOnce(&Arc<Plugin>)) {
     assert!(child.status.success(), "{stdout}\n{stderr}");
     assert!(stdout.contains("1 passed"), "the child ran no test: {stdout}");
     assert_eq!(stderr, "", "libtpu is not quiet");
+    Some(stdout.into_owned())
 }
 
 fn topology(plugin: &Arc<Plugin>, name: &str) -> Topology {
     Topology::new(plugin, name, &[]).expect("a topology")
 }
+
+/// A sum over eight devices.
+const ALL_REDUCE_OF_8: &[u8] = b"module @sum attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {
+    func.func @main(%x: tensor<8x128xf32>) -> tensor<8x128xf32> {
+      %0 = \"stablehlo.all_reduce\"(%x) ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %s = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+      }) {replica_groups = dense<[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>, use_global_device_ids,
+          channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>}
+        : (tensor<8x128xf32>) -> tensor<8x128xf32>
+      return %0 : tensor<8x128xf32> } }";
 
 /// Compiles `c + a b`, where `a b` is a matrix product. The output reuses the memory of `c`.
 fn matmul(topology: &Topology, options: &CompileOptions) -> Result<Executable, Error> {
@@ -147,4 +161,41 @@ fn what_is_not_there_is_an_error() {
         let error = topology(plugin, "v5e:2x2").compile(b"module {", &CompileOptions::partitioned(&[0]));
         assert!(matches!(error.expect_err("cut off"), Error::Pjrt { function: "PJRT_Compile", .. }));
     });
+}
+
+/// A program that is compiled ahead of time serves every host of a slice, whether one process drives all chips of the
+/// host or each chip has its own.
+#[test]
+fn hosts_of_a_slice_do_not_change_its_executables() {
+    with_plugin("hosts_of_a_slice_do_not_change_its_executables", |plugin| {
+        let compile = |name: &str, hosts: [i64; 3]| {
+            let options = [("chips_per_host_bounds", Value::I64List(hosts.to_vec())), ("num_slices", Value::I64(1))];
+            let topology = Topology::new(plugin, name, &options).expect("a topology");
+            let executable = topology.compile(ALL_REDUCE_OF_8, &CompileOptions::partitioned(&[0, 1, 2, 3, 4, 5, 6, 7]));
+            let executable = executable.expect("a program");
+            let fingerprint = executable.fingerprint().expect("reported").expect("libtpu has fingerprints");
+            (topology.fingerprint().expect("reported"), fingerprint)
+        };
+        let [(by_chip, first), (by_four, second), (whole, third)] =
+            [[1, 1, 1], [2, 2, 1], [2, 4, 1]].map(|hosts| compile("v5e:2x4", hosts));
+        assert!(first == second && second == third, "{first:?}, {second:?}, {third:?}");
+        assert!(by_chip != by_four && by_four != whole, "the hosts were not taken into account");
+    });
+}
+
+/// Each host may compile a program on its own, because every process gets the same bytes.
+#[test]
+fn two_processes_compile_the_same_bytes() {
+    let compile = || {
+        with_plugin("two_processes_compile_the_same_bytes", |plugin| {
+            let executable = matmul(&topology(plugin, "v6e:1x1"), &CompileOptions::partitioned(&[0]));
+            let bytes = executable.expect("a program").serialize().expect("bytes");
+            let hash = bytes.iter().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+            println!("compiled {} bytes: {hash}", bytes.len());
+        })
+    };
+    let (Some(first), Some(second)) = (compile(), compile()) else { return };
+    let compiled = |output: &str| output.lines().find(|line| line.contains("compiled")).map(str::to_owned);
+    assert!(compiled(&first).is_some(), "{first}");
+    assert_eq!(compiled(&first), compiled(&second));
 }
