@@ -69,7 +69,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     ],
     min_decode_rows: 2,
     decode_heads: HeadForm::Wide,
-    decode_loop: DecodeLoop::List(16),
+    decode_loop: DecodeLoop::List(32),
     chunk_bytes: CHUNK_BYTES,
     lanes: 128,
     fixed_contexts: &[],

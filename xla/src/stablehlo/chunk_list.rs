@@ -12,22 +12,25 @@ use super::emitter::{Combine, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 use backend::BLOCK_SIZE;
 
-/// The rows' parts of the list.
+/// The list, computed before the loop. Layers with the same window have the same list, so the compiler computes it once
+/// for all of them.
 struct List {
-    /// The index of each row's first chunk, `[rows]` i32.
-    firsts: Tensor,
-    /// The index after each row's last chunk, `[rows]` i32.
-    ends: Tensor,
-    /// The length of the list, `[]` i32.
+    /// The number of chunks, `[]` i32.
     len: Tensor,
+    /// For each possible chunk, the columns of [`Items`], `[columns, max_len]` i32.
+    columns: Tensor,
 }
 
 /// A few chunks of the list.
 struct Items {
     /// The row of each chunk, `[items]` i32; the number of rows after the end of the list.
     rows: Tensor,
-    /// The position of each chunk's first key, relative to the start of its row, `[items]` i32.
-    positions: Tensor,
+    /// The number of the chunk in its row, `[items]` i32.
+    chunks: Tensor,
+    /// The position of each chunk's first key, `[items]` i32.
+    first_keys: Tensor,
+    /// The position after the last key of each chunk's row, `[items]` i32.
+    ends: Tensor,
 }
 
 /// Computes the attention of rows that have one query each, `[rows, (kv_heads,) queries, width]`, f32: zeros for rows
@@ -40,7 +43,7 @@ pub(super) fn attend(
     num_items: usize,
 ) -> Tensor {
     let queries = queries(emitter, tiles, plan);
-    let list = list(emitter, tiles, plan);
+    let list = list(emitter, tiles, plan, num_items);
     let state_dims = queries.q.dims()[..queries.q.dims().len() - 1].to_vec(); // [rows, (kv_heads,) queries]
     let state_type = Type::new(state_dims.clone(), DType::F32);
     let output_type = Type::new([state_dims, vec![plan.output_width()]].concat(), DType::F32);
@@ -56,7 +59,7 @@ pub(super) fn attend(
         &start,
         |emitter, values| emitter.compare("LT", &values[0], &list.len),
         |emitter, values| {
-            let items = items(emitter, &list, &values[0], plan, num_items);
+            let items = items(emitter, &list, &values[0], num_items);
             let attended = attend_to_items(emitter, (tiles, &queries), caches, &items, plan);
             let state = merge(emitter, &values[1..], &attended, &items.rows);
             let next = emitter.elementwise("add", &[&values[0], &step]); // []
@@ -73,8 +76,8 @@ pub(super) fn attend(
     emitter.elementwise("divide", &[output, &sum]) // [rows, (kv_heads,) queries, width]
 }
 
-/// Returns the list of the chunks of all rows.
-fn list(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> List {
+/// Returns the list of the chunks of all rows, filled up to a multiple of `num_items`.
+fn list(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan, num_items: usize) -> List {
     let num_rows = tiles.ends.dims()[0];
     let lens = match &tiles.starts {
         Some(starts) => emitter.elementwise("subtract", &[&tiles.ends, starts]), // [rows]
@@ -91,28 +94,38 @@ fn list(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> List {
     let of_other = emitter.broadcast(&counts, &[1], &square.dims); // [rows, rows]
     let none = emitter.splat(0.0, square); // [rows, rows]
     let until = emitter.select(&is_not_after, &of_other, &none); // [rows, rows]
-    let ends = emitter.reduce(Reduction::Sum, &until, &[1]); // [rows]
-    let firsts = emitter.elementwise("subtract", &[&ends, &counts]); // [rows]
+    let row_ends = emitter.reduce(Reduction::Sum, &until, &[1]); // [rows]
+    let row_firsts = emitter.elementwise("subtract", &[&row_ends, &counts]); // [rows]
     let len = emitter.reduce(Reduction::Sum, &counts, &[0]); // []
-    List { firsts, ends, len }
+    let max_len = num_rows * tiles.block_tables.dims()[1].div_ceil(plan.chunk_blocks);
+    let max_len = max_len.next_multiple_of(num_items);
+    let index = emitter.iota(0, Type::new([max_len], DType::I32)); // [max_len]
+    let matrix = [max_len, num_rows];
+    let row_ends = emitter.broadcast(&row_ends, &[1], &matrix); // [max_len, rows]
+    let indices = emitter.broadcast(&index, &[0], &matrix); // [max_len, rows]
+    let is_before = emitter.compare("LE", &row_ends, &indices); // [max_len, rows]
+    let is_before = emitter.convert(&is_before, DType::I32); // [max_len, rows]
+    let rows = emitter.reduce(Reduction::Sum, &is_before, &[1]); // [max_len]
+    let firsts = emitter.gather_rows(&row_firsts, &rows); // [max_len]
+    let chunks = emitter.elementwise("subtract", &[&index, &firsts]); // [max_len]
+    let size = emitter.splat(chunk as f64, chunks.ty.clone()); // [max_len]
+    let mut first_keys = emitter.elementwise("multiply", &[&chunks, &size]); // [max_len]
+    if let Some(starts) = &tiles.starts {
+        let starts = emitter.gather_rows(starts, &rows); // [max_len]
+        first_keys = emitter.elementwise("add", &[&first_keys, &starts]); // [max_len]
+    }
+    let ends = emitter.gather_rows(&tiles.ends, &rows); // [max_len]
+    let columns = [&rows, &chunks, &first_keys, &ends].map(|column| emitter.reshape(column, &[1, max_len]));
+    let columns = emitter.concatenate(&columns.each_ref(), 0); // [columns, max_len]
+    List { len, columns }
 }
 
 /// Returns the `num_items` chunks of the list from the index `first` on.
-fn items(emitter: &mut Emitter, list: &List, first: &Tensor, plan: &Plan, num_items: usize) -> Items {
-    let num_rows = list.ends.dims()[0];
-    let index = emitter.iota(0, Type::new([num_items], DType::I32)); // [items]
-    let first = emitter.broadcast(first, &[], &[num_items]); // [items]
-    let index = emitter.elementwise("add", &[&index, &first]); // [items]
-    let ends = emitter.broadcast(&list.ends, &[1], &[num_items, num_rows]); // [items, rows]
-    let indices = emitter.broadcast(&index, &[0], &[num_items, num_rows]); // [items, rows]
-    let is_before = emitter.compare("LE", &ends, &indices); // [items, rows]
-    let is_before = emitter.convert(&is_before, DType::I32); // [items, rows]
-    let rows = emitter.reduce(Reduction::Sum, &is_before, &[1]); // [items]
-    let firsts = emitter.gather_rows(&list.firsts, &rows); // [items]
-    let chunk = emitter.elementwise("subtract", &[&index, &firsts]); // [items]
-    let size = emitter.splat((plan.chunk_blocks * BLOCK_SIZE) as f64, chunk.ty.clone()); // [items]
-    let positions = emitter.elementwise("multiply", &[&chunk, &size]); // [items]
-    Items { rows, positions }
+fn items(emitter: &mut Emitter, list: &List, first: &Tensor, num_items: usize) -> Items {
+    let zero = emitter.scalar(0.0, DType::I32); // []
+    let columns = emitter.dynamic_slice(&list.columns, &[&zero, first], &[4, num_items]); // [columns, items]
+    let [rows, chunks, first_keys, ends] = [0, 1, 2, 3].map(|column| emitter.row(&columns, column)); // [items]
+    Items { rows, chunks, first_keys, ends }
 }
 
 /// Computes the softmax of each chunk alone. Returns the largest scores and their sums, `[items, (kv_heads,) queries]`,
@@ -124,17 +137,13 @@ fn attend_to_items(
     items: &Items,
     plan: &Plan,
 ) -> Vec<Tensor> {
-    let first_key = match &tiles.starts {
-        Some(starts) => {
-            let starts = emitter.gather_rows(starts, &items.rows); // [items]
-            emitter.elementwise("add", &[&items.positions, &starts]) // [items]
-        }
-        None => items.positions.clone(),
+    let first_key = items.first_keys.clone(); // [items]
+    let blocks = match &tiles.starts {
+        Some(_) => blocks_from(emitter, &tiles.block_tables, items, plan), // [items, blocks]
+        None => blocks_of_chunks(emitter, &tiles.block_tables, items, plan), // [items, blocks]
     };
-    let blocks = blocks(emitter, &tiles.block_tables, items, &first_key, plan); // [items, blocks]
     let [keys, values] = [0, 1].map(|index| read(emitter, &caches[index], &blocks)); // [items, chunk, width]
-    let ends = emitter.gather_rows(&tiles.ends, &items.rows); // [items]
-    let values = zero_after_end(emitter, &values, &first_key, &ends); // [items, chunk, width]
+    let values = zero_after_end(emitter, &values, &first_key, &items.ends); // [items, chunk, width]
     let q = emitter.gather_rows(&queries.q, &items.rows); // [items, (kv_heads,) queries, head_dim]
     let positions = emitter.gather_rows(&queries.positions, &items.rows); // [items, (kv_heads,) queries]
     let state_type = Type::new(positions.dims(), DType::F32);
@@ -147,13 +156,24 @@ fn attend_to_items(
     attend_to_chunk(emitter, &Queries { q, positions }, &Chunk { keys, values, first_key }, &start, plan)
 }
 
-/// Returns the blocks of each chunk, `[items, blocks]`. After the end of its block table a row reads the last block again.
-/// No query sees these keys.
-fn blocks(emitter: &mut Emitter, tables: &Tensor, items: &Items, first_key: &Tensor, plan: &Plan) -> Tensor {
+/// Returns the blocks of each chunk, `[items, blocks]`, for rows that are read from their start: whole parts of their block
+/// tables.
+fn blocks_of_chunks(emitter: &mut Emitter, tables: &Tensor, items: &Items, plan: &Plan) -> Tensor {
+    let [num_rows, per_row] = [tables.dims()[0], tables.dims()[1] / plan.chunk_blocks];
+    let tables = emitter.reshape(tables, &[num_rows * per_row, plan.chunk_blocks]); // [chunks, blocks]
+    let stride = emitter.splat(per_row as f64, items.rows.ty.clone()); // [items]
+    let entry = emitter.elementwise("multiply", &[&items.rows, &stride]); // [items]
+    let entry = emitter.elementwise("add", &[&entry, &items.chunks]); // [items]
+    emitter.gather_rows(&tables, &entry) // [items, blocks]
+}
+
+/// Returns the blocks of each chunk, `[items, blocks]`, for rows that are read from any block on. After the end of its
+/// block table a row reads the last block again. No query sees these keys.
+fn blocks_from(emitter: &mut Emitter, tables: &Tensor, items: &Items, plan: &Plan) -> Tensor {
     let per_row = tables.dims()[1];
     let dims = [items.rows.dims()[0], plan.chunk_blocks];
-    let size = emitter.splat(BLOCK_SIZE as f64, first_key.ty.clone()); // [items]
-    let first = emitter.elementwise("divide", &[first_key, &size]); // [items]
+    let size = emitter.splat(BLOCK_SIZE as f64, items.first_keys.ty.clone()); // [items]
+    let first = emitter.elementwise("divide", &[&items.first_keys, &size]); // [items]
     let first = emitter.broadcast(&first, &[0], &dims); // [items, blocks]
     let block = emitter.iota(1, Type::new(dims, DType::I32)); // [items, blocks]
     let block = emitter.elementwise("add", &[&block, &first]); // [items, blocks]
