@@ -59,6 +59,7 @@ const PLATFORM: PlatformSpec = PlatformSpec {
     ],
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
+    has_mosaic: false,
     chunk_bytes: CHUNK_BYTES,
     kinds: &[],
     kv_cache: KvCacheForm::OfWeights,

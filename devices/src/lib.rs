@@ -33,7 +33,9 @@ pub use check::{NoQuantizeError, RanksError};
 pub use choice::{Choice, choose, missing};
 pub use device::{Asked, Device, listed};
 pub use help::{device_help, quantize_help};
-pub use platform::{ChildVariable, ClientOption, CompilerFlag, DeviceKind, HeadForm, KvCacheForm, PlatformSpec};
+pub use platform::{
+    ChildVariable, ClientOption, CompilerFlag, DecodeAttention, DeviceKind, HeadForm, KvCacheForm, PlatformSpec,
+};
 pub use quantize::Quantize;
 pub use ranks::Ranks;
 pub use spec::{BackendKind, DeviceSpec, Hardware, Presence};

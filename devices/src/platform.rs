@@ -22,6 +22,8 @@ pub struct PlatformSpec {
     pub compiler_flags: &'static [(&'static str, CompilerFlag)],
     /// How the queries of decoding rows are multiplied with the keys of several KV heads.
     pub decode_heads: HeadForm,
+    /// True if the plugin's compiler takes Mosaic kernels.
+    pub has_mosaic: bool,
     /// The maximum number of bytes of keys, or of values, that one iteration of the attention loop gathers, so that
     /// they stay in fast memory. An iteration gathers at least one block.
     pub chunk_bytes: usize,
@@ -83,6 +85,17 @@ pub enum HeadForm {
     /// One product for all KV heads, with queries that are zero outside the lanes of their own head. This takes more
     /// operations, but keys and values are read in the layout of the cache.
     Wide,
+}
+
+/// How rows that decode attend to their contexts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum DecodeAttention {
+    /// A loop over chunks of the contexts, which runs as often as the longest context requires.
+    #[default]
+    Loop,
+    /// A Mosaic kernel, in which each row reads its own context, where there is a kernel for the sizes of the model; else
+    /// the loop.
+    Mosaic,
 }
 
 /// The type in which the KV cache of a program stores keys and values.

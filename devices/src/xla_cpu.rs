@@ -46,6 +46,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     client_options: &[("cpu_device_count", ClientOption::NumDevices)],
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
+    has_mosaic: false,
     chunk_bytes: CHUNK_BYTES,
     kinds: &[],
     // With a narrower type, compiled programs would convert the whole cache in every step.

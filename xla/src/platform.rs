@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use devices::plugins::{self, Surroundings};
-use devices::{ClientOption, CompilerFlag, Device, KvCacheForm, PlatformSpec};
+use devices::{ClientOption, CompilerFlag, DecodeAttention, Device, KvCacheForm, PlatformSpec};
 use model::graph::DType;
 use pjrt::{Client, CompileOptions, DeviceDescription, OptionValue, Plugin, Topology, Value};
 
@@ -32,13 +32,28 @@ impl Platform {
             KvCacheForm::OfWeights => None,
             KvCacheForm::F32 => Some(DType::F32),
         };
-        let form = ProgramForm { decode_heads: spec.decode_heads, chunk_bytes: spec.chunk_bytes, kv_dtype };
+        let form = ProgramForm {
+            decode_heads: spec.decode_heads,
+            decode_attention: DecodeAttention::Loop,
+            chunk_bytes: spec.chunk_bytes,
+            kv_dtype,
+        };
         Self { device, spec, num_devices: 1, form }
     }
 
     /// Returns the same platform with the program settings of the devices that the plugin calls `kind`.
     pub(super) fn for_kind(mut self, kind: &str) -> Self {
         self.form.chunk_bytes = self.spec.kind(kind).chunk_bytes;
+        self
+    }
+
+    /// Returns the same platform with programs that attend to contexts as `attention` says. A device without such kernels
+    /// keeps the loop.
+    #[must_use]
+    pub fn with_decode_attention(mut self, attention: DecodeAttention) -> Self {
+        if self.spec.has_mosaic {
+            self.form.decode_attention = attention;
+        }
         self
     }
 

@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 
 use backend::{ModelGraphs, StateLayout};
-use devices::HeadForm;
+use devices::{DecodeAttention, HeadForm};
 use model::graph::{DType, Extent, Graph, GraphError, Op, StateBytes, StateSpec, TOKEN_HISTORY, WeightSpec};
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
@@ -88,6 +88,8 @@ impl Program {
 pub(super) struct ProgramForm {
     /// How queries of decoding rows are multiplied with the keys of several KV heads.
     pub(super) decode_heads: HeadForm,
+    /// How rows that decode attend to their contexts.
+    pub(super) decode_attention: DecodeAttention,
     /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, so that they stay
     /// in fast memory. The loop gathers at least one block per tile, even if that is more.
     pub(super) chunk_bytes: usize,
@@ -312,6 +314,7 @@ impl Programs {
             top_tokens: TOP_TOKENS,
             num_devices: self.num_devices,
             decode_heads: self.form.decode_heads,
+            decode_attention: self.form.decode_attention,
             chunk_bytes: self.form.chunk_bytes,
         }
     }

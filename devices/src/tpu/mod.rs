@@ -64,6 +64,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
         ("xla_tpu_enable_deduplicated_calls", CompilerFlag::Name("ENABLED")),
     ],
     decode_heads: HeadForm::Wide,
+    has_mosaic: true,
     chunk_bytes: CHUNK_BYTES,
     kinds: &[
         // v5p: each chip is used as two devices (docs/tpu-attention.md). For each device, libtpu reports the memory of

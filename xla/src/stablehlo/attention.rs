@@ -14,6 +14,7 @@ use model::graph::{AttentionSpec, DType};
 use super::emitter::{DotDims, Emitter, Reduction};
 use super::history::context_lens;
 use super::inputs::{RowInputs, Sizes};
+use super::mosaic::{self, DecodeKernel};
 use super::tensor::{Tensor, Type};
 
 /// The maximum number of blocks of a row in a chunk, in programs for decoding.
@@ -135,6 +136,9 @@ pub(super) fn attend(
     let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
     let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
     let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
+    if let Some(kernel) = DecodeKernel::of(&scaled, caches, batch.sizes, spec) {
+        return mosaic::attend(emitter, &kernel, &scaled, caches, batch); // [tokens, heads, value_dim]
+    }
     let tiles = tiles(emitter, &scaled, batch, &plan);
     if plan.group == plan.num_tiles {
         let output = attend_group(emitter, &tiles, caches, &plan); // [tiles, tile, heads, value_dim]

@@ -3,7 +3,7 @@
 //! Entry points: [`RowInputs`] for the decoder, [`SampledInputs`] for the sampler. The tokens of a step are
 //! `[rows, tokens_per_row]`, flattened.
 
-use devices::HeadForm;
+use devices::{DecodeAttention, HeadForm};
 use model::graph::DType;
 
 use super::emitter::Emitter;
@@ -25,6 +25,8 @@ pub(crate) struct Sizes {
     pub(crate) num_devices: usize,
     /// How queries of decoding rows are multiplied with the keys of several KV heads.
     pub(crate) decode_heads: HeadForm,
+    /// How rows that decode attend to their contexts.
+    pub(crate) decode_attention: DecodeAttention,
     /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, unless one block
     /// per tile has more.
     pub(crate) chunk_bytes: usize,

@@ -2,7 +2,8 @@
 //!
 //! Entry points: [`Lowering`], which turns a graph into operations, and [`module`], which wraps them in a function with
 //! arguments. `emitter` knows the syntax of each operation; `model_ops`, `activation`, `attention`, `experts`,
-//! `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from these. The same graph and
+//! `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from these, and `mosaic` has
+//! kernels. The same graph and
 //! sizes always print the same bytes, because the cache of compiled programs relies on that.
 
 mod activation;
@@ -13,6 +14,7 @@ mod history;
 mod inputs;
 mod lower;
 mod model_ops;
+mod mosaic;
 mod selection;
 mod state;
 mod tensor;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use backend::{BLOCK_SIZE, StateLayout};
 use backend::{Batch, RowSampler};
 use cpu::oracle::{Array, Elements, Oracle};
-use devices::HeadForm;
+use devices::{DecodeAttention, HeadForm};
 use model::graph::{
     AttentionSpec, DType, Dim, Graph, Op, Quantization, Shape, StateId, TOKEN_HISTORY, Value, WeightPart, WeightSpec,
 };
@@ -114,6 +114,7 @@ impl Case {
             top_tokens: TOP_TOKENS,
             num_devices: 1,
             decode_heads: HeadForm::Split,
+            decode_attention: DecodeAttention::Loop,
             chunk_bytes: 16 << 20,
         };
         let cache = |KvHeads { kv_heads, dim, .. }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * dim];

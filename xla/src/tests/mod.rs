@@ -12,7 +12,7 @@ mod elementwise;
 mod experts;
 mod history;
 mod model_ops;
-mod numbers;
+pub(crate) mod numbers;
 mod rig;
 mod rows;
 mod selection;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use backend::{ModelGraphs, StateLayout};
-use devices::HeadForm;
+use devices::{DecodeAttention, HeadForm};
 use model::graph::{AttentionSpec, Pairing, RotarySpec, StateSpec};
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
@@ -71,7 +71,12 @@ fn norm(graph: &mut Graph, x: Value, name: &str) -> Value {
 
 fn programs_of(model: &ModelGraphs) -> Programs {
     let layout = StateLayout { num_slots: 2, num_blocks: 4, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
-    let form = ProgramForm { decode_heads: HeadForm::Split, chunk_bytes: 16 << 20, kv_dtype: Some(DType::F32) };
+    let form = ProgramForm {
+        decode_heads: HeadForm::Split,
+        decode_attention: DecodeAttention::Loop,
+        chunk_bytes: 16 << 20,
+        kv_dtype: Some(DType::F32),
+    };
     Programs::new(model, layout, 1, form)
 }
 
