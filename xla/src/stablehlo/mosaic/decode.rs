@@ -173,9 +173,8 @@ impl Decoder<'_> {
             self.set_cursor(number, &zero);
         }
         self.start_table(&zero);
-        for _ in 1..self.kernel.num_slots {
-            self.fetch_next();
-        }
+        let num_fetched = self.integer(self.kernel.num_slots - 1);
+        self.repeat(&zero, &num_fetched, |decoder, _| decoder.fetch_next());
     }
 
     /// Computes the output of the row `index`, the one at `offset` of this step of the grid.

@@ -53,10 +53,10 @@ impl Operation {
         self.attributes.get(name).unwrap_or_else(|| panic!("{} has no attribute {name}", self.name))
     }
 
-    /// Returns the integers of an attribute such as `array<i64: 1, 2>`.
+    /// Returns the integers of an attribute such as `array<i64: 1, 2>`, `[1, 2]` or `1 : i64`.
     pub(super) fn integers(&self, name: &str) -> Vec<usize> {
-        let text = self.attribute(name);
-        let list = text.split_once(':').map_or(text, |(_, list)| list);
+        let list = self.attribute(name).trim_start_matches("array<i64:").trim_start_matches("array<i32:");
+        let list = list.split(" : ").next().unwrap_or(list);
         let numbers = list.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty());
         numbers.map(|number| number.parse().unwrap()).collect()
     }
