@@ -1,7 +1,7 @@
 //! Checks that a device supports the number of shards, the number of devices per shard and the type of quantized
 //! weights that a user asks for.
 
-use crate::{Device, Quantize, Ranks, listed};
+use crate::{DecodeAttention, Device, Quantize, Ranks, listed};
 
 /// The error for a number of shards, or of devices per shard, that a device does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +42,35 @@ pub struct NoQuantizeError {
     pub device: Device,
 }
 
+/// The error for a form of attention that a device does not support.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--attention is {attention}, which is for --device {}; on {device} only loop is allowed",
+    listed(|device| has_mosaic(*device))
+)]
+pub struct NoAttentionError {
+    /// The value of `--attention`.
+    pub attention: DecodeAttention,
+    /// The device.
+    pub device: Device,
+}
+
+fn has_mosaic(device: Device) -> bool {
+    device.platform().is_some_and(|platform| platform.has_mosaic)
+}
+
 impl Device {
+    /// Checks that the device supports this form of attention.
+    ///
+    /// # Errors
+    /// When it does not. The error names the devices that do.
+    pub fn check_attention(self, attention: DecodeAttention) -> Result<(), NoAttentionError> {
+        match attention {
+            DecodeAttention::Mosaic if !has_mosaic(self) => Err(NoAttentionError { attention, device: self }),
+            DecodeAttention::Loop | DecodeAttention::Mosaic => Ok(()),
+        }
+    }
+
     /// Checks that a model can be divided among `num_shard` shards with `devices_per_shard` devices each.
     ///
     /// # Errors

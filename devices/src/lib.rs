@@ -29,7 +29,7 @@ mod spec;
 pub mod tpu;
 pub mod xla_cpu;
 
-pub use check::{NoQuantizeError, RanksError};
+pub use check::{NoAttentionError, NoQuantizeError, RanksError};
 pub use choice::{Choice, choose, missing};
 pub use device::{Asked, Device, listed};
 pub use help::{device_help, quantize_help};

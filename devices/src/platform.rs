@@ -1,6 +1,10 @@
 //! The differences between the devices that plugins drive, as data. In all other respects, programs for these devices
 //! are the same.
 
+use std::fmt;
+
+use clap::ValueEnum;
+
 use crate::plugins::Plugin;
 
 /// The usual value of [`PlatformSpec::chunk_bytes`]: small enough that such a chunk, beside all other data of a step,
@@ -88,14 +92,22 @@ pub enum HeadForm {
 }
 
 /// How rows that decode attend to their contexts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, ValueEnum)]
+#[value(rename_all = "lower")]
 pub enum DecodeAttention {
     /// A loop over chunks of the contexts, which runs as often as the longest context requires.
     #[default]
     Loop,
-    /// A Mosaic kernel, in which each row reads its own context, where there is a kernel for the sizes of the model; else
-    /// the loop.
+    /// A Mosaic kernel, in which each row reads its own context, where there is a kernel for the sizes of the model;
+    /// else the loop.
     Mosaic,
+}
+
+impl fmt::Display for DecodeAttention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+    }
 }
 
 /// The type in which the KV cache of a program stores keys and values.

@@ -52,6 +52,7 @@ impl Shard {
                 kv_cache_dtype: KvCacheDtype::Auto,
                 threads: None,
                 cpu_isa: None,
+                attention: DecodeAttention::Loop,
                 mock_step_us: None,
             },
             uds_path: endpoint.clone(),

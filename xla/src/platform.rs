@@ -47,8 +47,8 @@ impl Platform {
         self
     }
 
-    /// Returns the same platform with programs that attend to contexts as `attention` says. A device without such kernels
-    /// keeps the loop.
+    /// Returns the same platform with programs that attend to contexts as `attention` says. A device without such
+    /// kernels keeps the loop.
     #[must_use]
     pub fn with_decode_attention(mut self, attention: DecodeAttention) -> Self {
         if self.spec.has_mosaic {

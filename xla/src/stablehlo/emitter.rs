@@ -354,8 +354,8 @@ impl Emitter {
         })
     }
 
-    /// Calls `target`, which the plugin's compiler knows. `name` is the call's name in its messages. Operands and result
-    /// are in memory row by row.
+    /// Calls `target`, which the plugin's compiler knows. `name` is the call's name in its messages. Operands and
+    /// result are in memory row by row.
     pub(super) fn custom_call(
         &mut self,
         (target, name): (&str, &str),

@@ -68,6 +68,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
             program_cache: Some(shared_programs()),
             threads: None,
             cpu_isa: None,
+            attention: DecodeAttention::Loop,
             mock_step_us: None,
         },
         uds_path: endpoint::Endpoint::Unix(PathBuf::new()),

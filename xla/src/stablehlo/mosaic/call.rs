@@ -47,14 +47,9 @@ pub(in super::super) fn attend(
 }
 
 impl DecodeKernel {
-    /// Returns the kernel for q `[rows, heads, head_dim]` and caches `[num_blocks, BLOCK_SIZE, width]`, or `None` if the
-    /// program shall not call one, or there is none for these sizes.
-    pub(in super::super) fn of(
-        q: &Tensor,
-        caches: &[Tensor; 2],
-        sizes: &Sizes,
-        spec: &AttentionSpec,
-    ) -> Option<Self> {
+    /// Returns the kernel for q `[rows, heads, head_dim]` and caches `[num_blocks, BLOCK_SIZE, width]`, or `None` if
+    /// the program shall not call one, or there is none for these sizes.
+    pub(in super::super) fn of(q: &Tensor, caches: &[Tensor; 2], sizes: &Sizes, spec: &AttentionSpec) -> Option<Self> {
         if sizes.decode_attention == DecodeAttention::Loop || sizes.tokens_per_row > 1 {
             return None;
         }
@@ -101,12 +96,10 @@ fn tensor_type(ty: &types::Type) -> Type {
 fn config(kernel: &DecodeKernel) -> String {
     let body = base64(decode::module(kernel).as_bytes());
     let [flops, exponentials, bytes] = kernel.reference_costs();
-    let costs = format!(
-        r#"{{"flops": {flops}, "transcendentals": {exponentials}, "bytes_accessed": {bytes}, "remote_bytes_transferred": 0}}"#
-    );
-    format!(
-        r#"{{"custom_call_config": {{"body": "{body}", "cost_estimate": {costs}, "serialization_format": 1, "needs_layout_passes": true}}}}"#
-    )
+    let costs = format!(r#""flops": {flops}, "transcendentals": {exponentials}, "bytes_accessed": {bytes}"#);
+    let costs = format!(r#""cost_estimate": {{{costs}, "remote_bytes_transferred": 0}}"#);
+    let form = r#""serialization_format": 1, "needs_layout_passes": true"#;
+    format!(r#"{{"custom_call_config": {{"body": "{body}", {costs}, {form}}}}}"#)
 }
 
 /// Returns bytes as text (RFC 4648, section 4).
@@ -142,7 +135,8 @@ mod tests {
     /// The vectors of RFC 4648, section 10.
     #[test]
     fn text_of_bytes() {
-        let cases = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
+        let cases =
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
         for (bytes, text) in cases {
             assert_eq!(base64(bytes.as_bytes()), text);
         }

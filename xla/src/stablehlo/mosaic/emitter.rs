@@ -224,8 +224,7 @@ impl Emitter {
         let (contracted, kept) = if is_transposed { (1, 0) } else { (0, 1) };
         let zero = self.splat(0.0, &[a.dims()[0], b.dims()[kept]]);
         // Factors of f32 are not rounded to bf16.
-        let precision =
-            if a.ty.element() == Element::F32 { "precision = #tpu.contract_precision<fp32>, " } else { "" };
+        let precision = if a.ty.element() == Element::F32 { "precision = #tpu.contract_precision<fp32>, " } else { "" };
         let dims = format!("[1], [{contracted}], [0], [{kept}], [0, 0, 1, {kept}], [], []");
         let attributes = format!(
             "dimension_numbers = #tpu.dot_dimension_numbers<{dims}>, {precision}transpose_lhs = false, \

@@ -11,8 +11,8 @@ use super::kernel::LANES;
 use super::types::Value;
 
 impl Decoder<'_> {
-    /// Starts to fetch the chunk at the cursor, and moves the cursor to the next chunk. After the last chunk of the last
-    /// row this is a no-op.
+    /// Starts to fetch the chunk at the cursor, and moves the cursor to the next chunk. After the last chunk of the
+    /// last row this is a no-op.
     pub(super) fn fetch_next(&mut self) {
         let index = self.cursor(FETCHED_ROW);
         let rows = self.integer(self.kernel.rows);

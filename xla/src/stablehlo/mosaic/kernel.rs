@@ -11,6 +11,8 @@ use crate::program::REFERENCE_CONTEXT;
 
 /// The number of lanes of a vector register.
 pub(super) const LANES: usize = 128;
+/// The number of rows of a vector register of 32-bit numbers.
+const SUBLANES: usize = 8;
 /// The maximum number of bytes of block tables in scalar memory. Larger tables stay in the device's memory.
 const MAX_TABLE_BYTES: usize = 256 << 10;
 /// The maximum number of bytes of the queries and the outputs that one step of the grid sees.
@@ -44,8 +46,8 @@ pub(crate) struct DecodeKernel {
     pub(crate) soft_cap: Option<f32>,
     /// The type of queries, keys and values.
     pub(crate) element: Element,
-    /// `Wide` multiplies the queries of all heads with all lanes of the keys at once; `Split` multiplies each KV head by
-    /// itself.
+    /// `Wide` multiplies the queries of all heads with all lanes of the keys at once; `Split` multiplies each KV head
+    /// by itself.
     pub(crate) form: HeadForm,
     /// The maximum number of bytes of block tables in scalar memory.
     pub(crate) max_table_bytes: usize,
@@ -69,8 +71,8 @@ pub(crate) struct DecodeSizes {
 }
 
 impl DecodeKernel {
-    /// Returns the kernel for `sizes`, or `None` if the kernel cannot serve them: heads must have 64 lanes or a multiple
-    /// of 128, numbers must be bf16 or f32.
+    /// Returns the kernel for `sizes`, or `None` if the kernel cannot serve them: heads must have 64 lanes or a
+    /// multiple of 128, numbers must be bf16 or f32.
     pub(crate) fn new(sizes: &DecodeSizes) -> Option<Self> {
         let DecodeSizes { rows, heads, kv_heads, head_dim, value_dim, num_blocks, blocks_per_row, .. } = *sizes;
         let DecodeSizes { window, soft_cap, element, .. } = *sizes;
@@ -160,11 +162,10 @@ impl DecodeKernel {
         ]
     }
 
-    /// Returns the costs for rows with contexts of [`REFERENCE_CONTEXT`] tokens: operations on floats, exponentials, and
-    /// bytes read and written.
+    /// Returns the costs for rows with contexts of [`REFERENCE_CONTEXT`] tokens: operations on floats, exponentials,
+    /// and bytes read and written.
     pub(super) fn reference_costs(&self) -> [usize; 3] {
-        let context = REFERENCE_CONTEXT.min(self.blocks_per_row * BLOCK_SIZE);
-        let tokens = self.rows * self.window.map_or(context, |window| context.min(window));
+        let tokens = self.rows * self.window.map_or(REFERENCE_CONTEXT, |window| REFERENCE_CONTEXT.min(window));
         let lanes: usize = self.group_lanes().iter().sum();
         let [_, _, queries, ..] = self.operands().map(|ty| ty.size_bytes());
         let cached = tokens * self.kv_heads * (self.head_dim + self.value_dim) * self.element.size_bytes();
@@ -177,6 +178,3 @@ impl DecodeKernel {
         Type::array([self.rows, groups, queries, self.value_dim], Element::F32, Space::Vmem)
     }
 }
-
-/// The number of rows of a vector register of 32-bit numbers.
-const SUBLANES: usize = 8;

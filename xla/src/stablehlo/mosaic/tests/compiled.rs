@@ -45,14 +45,8 @@ const LLAMA_1B: Layer =
 /// One rank of Llama-3.1-8B over 8 chips, with block tables that are too large for scalar memory.
 const LLAMA_8B_PART: Layer =
     Layer { heads: 4, kv_heads: 1, head_dim: 128, window: None, soft_cap: None, blocks_per_row: 2048 };
-const GEMMA: Layer = Layer {
-    heads: 8,
-    kv_heads: 4,
-    head_dim: 256,
-    window: Some(1024),
-    soft_cap: Some(50.0),
-    blocks_per_row: 256,
-};
+const GEMMA: Layer =
+    Layer { heads: 8, kv_heads: 4, head_dim: 256, window: Some(1024), soft_cap: Some(50.0), blocks_per_row: 256 };
 
 /// A program that writes the keys and values of a step and attends to the contexts.
 struct Program {
@@ -90,8 +84,8 @@ impl Program {
             parameters.iter().enumerate().map(|(index, of)| Emitter::argument(index, of.ty.clone())).collect();
         let [keys, values, packed, q, k, v] = &arguments[..] else { panic!("six arguments") };
         let mut graph = Graph::default();
-        let states = ["keys", "values"]
-            .map(|name| graph.state(&StateSpec::of_tokens(name, &[kv_heads, head_dim], window)));
+        let states =
+            ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[kv_heads, head_dim], window)));
         let spec = AttentionSpec { keys: states[0], values: states[1], scale: 0.1, window, soft_cap };
         let mut emitter = Emitter::default();
         let (rows, _) = RowInputs::unpack(&mut emitter, packed, shape);
@@ -104,7 +98,11 @@ impl Program {
     }
 
     /// Compiles the program, and returns its memory and the bytes that it reads.
-    fn compile(&self, plugin: &Arc<Plugin>, (name, bounds, config): (&str, [i64; 3], &str)) -> (CompiledMemoryStats, u64) {
+    fn compile(
+        &self,
+        plugin: &Arc<Plugin>,
+        (name, bounds, config): (&str, [i64; 3], &str),
+    ) -> (CompiledMemoryStats, u64) {
         let options = [
             ("chips_per_host_bounds", Value::I64List(bounds.to_vec())),
             ("num_slices", Value::I64(1)),
@@ -113,7 +111,8 @@ impl Program {
         let topology = Topology::new(plugin, name, &options).unwrap();
         let id = topology.device_descriptions().unwrap()[0].id;
         let options = Platform::new(Device::TPU, &tpu::PLATFORM).compile_options(&[id]);
-        let executable = topology.compile(self.text.as_bytes(), &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let executable =
+            topology.compile(self.text.as_bytes(), &options).unwrap_or_else(|error| panic!("{name}: {error}"));
         let (format, bytes) = executable.optimized_program().unwrap();
         let reads = HloModule::parse(&format, &bytes).unwrap().reads(1);
         (executable.memory_stats().unwrap(), reads)

@@ -444,7 +444,8 @@ fn matmul(dimensions: &str, operands: &[Value], ty: &Type) -> Value {
     let inner = a.len() / rows;
     for row in 0..rows {
         for column in 0..num_columns {
-            let factor = |index: usize| if is_transposed { column * inner + index } else { index * num_columns + column };
+            let factor =
+                |index: usize| if is_transposed { column * inner + index } else { index * num_columns + column };
             let products = (0..inner).map(|index| a[row * inner + index] * b[factor(index)]);
             sums[row * num_columns + column] += products.sum::<f32>();
         }

@@ -1,7 +1,7 @@
 //! The memory of a core, as the interpreter has it: arrays, copies under way, and semaphores.
 //!
-//! Entry point: [`Memory`]. A copy may write its target at any time between its start and the end of the wait for it, so
-//! until then the target can neither be read nor written. A semaphore counts bytes, not copies: a wait tells that
+//! Entry point: [`Memory`]. A copy may write its target at any time between its start and the end of the wait for it,
+//! so until then the target can neither be read nor written. A semaphore counts bytes, not copies: a wait tells that
 //! copies are done only if all bytes of all copies with the semaphore have been waited for.
 
 use half::bf16;
@@ -61,7 +61,9 @@ impl Elements {
 
     fn put(&mut self, indices: impl Iterator<Item = usize>, values: &Self) {
         match (self, values) {
-            (Self::Integers(own), Self::Integers(values)) => indices.zip(values).for_each(|(to, value)| own[to] = *value),
+            (Self::Integers(own), Self::Integers(values)) => {
+                indices.zip(values).for_each(|(to, value)| own[to] = *value)
+            }
             (Self::Floats(own), Self::Floats(values)) => indices.zip(values).for_each(|(to, value)| own[to] = *value),
             (own, _) => panic!("other elements are written to {own:?}"),
         }

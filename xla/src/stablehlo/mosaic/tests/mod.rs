@@ -169,13 +169,24 @@ fn sizes() -> impl Strategy<Value = Sizes> {
     let element = prop::sample::select(vec![Element::F32, Element::F32, Element::Bf16]);
     let bounds = (prop::option::of(prop_oneof![1..20usize, 20..200usize]), prop::option::of(0.5..4.0_f32));
     let limits = (any::<bool>(), prop::sample::select(vec![1_usize, 40_000, 2 << 20]));
-    (heads, element, 1..5usize, 2..5usize, bounds, limits).prop_map(|(heads, element, chunk_blocks, num_slots, bounds, limits)| {
-        let (kv_heads, per_kv_head, dims, is_wide) = heads;
-        let (has_scalar_tables, max_window_bytes) = limits;
-        Sizes {
-            kv_heads, per_kv_head, dims, is_wide, element, chunk_blocks, num_slots, bounds, has_scalar_tables, max_window_bytes,
-        }
-    })
+    (heads, element, 1..5usize, 2..5usize, bounds, limits).prop_map(
+        |(heads, element, chunk_blocks, num_slots, bounds, limits)| {
+            let (kv_heads, per_kv_head, dims, is_wide) = heads;
+            let (has_scalar_tables, max_window_bytes) = limits;
+            Sizes {
+                kv_heads,
+                per_kv_head,
+                dims,
+                is_wide,
+                element,
+                chunk_blocks,
+                num_slots,
+                bounds,
+                has_scalar_tables,
+                max_window_bytes,
+            }
+        },
+    )
 }
 
 impl Sizes {

@@ -11,9 +11,9 @@ use super::*;
 /// Operations that change memory or wait for it.
 const EFFECTS: [&str; 4] = ["memref.store", "tpu.enqueue_dma", "tpu.vector_store", "tpu.wait_dma2"];
 
-/// Returns cases in which every operation of the kernel has work: rows of several chunks, whole and partial ones, tables
-/// in both memories, and several steps of the grid. The chunks that are fetched first are the two of the first row and
-/// the one of the second.
+/// Returns cases in which every operation of the kernel has work: rows of several chunks, whole and partial ones,
+/// tables in both memories, and several steps of the grid. The chunks that are fetched first are the two of the first
+/// row and the one of the second.
 fn cases() -> [Case; 3] {
     let plain = Sizes {
         kv_heads: 2,
