@@ -46,7 +46,7 @@ pub struct NoQuantizeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "--attention is {attention}, which is for --device {}; on {device} only loop is allowed",
-    listed(|device| has_mosaic(*device))
+    listed(has_mosaic)
 )]
 pub struct NoAttentionError {
     /// The value of `--attention`.

@@ -29,6 +29,8 @@ pub(super) use attention::{MAX_CHUNK_BLOCKS, QUERY_TILE, decode_chunk_tokens};
 pub(super) use emitter::Emitter;
 pub(super) use inputs::{RowInputs, SampledInputs, Sizes};
 pub(super) use lower::Lowering;
+#[cfg(test)]
+pub(super) use mosaic::carry_out;
 pub(super) use state::state_type;
 pub(super) use tensor::{Tensor, Type};
 

@@ -70,9 +70,9 @@ struct KvHeads {
 }
 
 /// The program of a case, with its arguments.
-struct Program {
-    text: String,
-    uploads: Vec<Upload>,
+pub(super) struct Program {
+    pub(super) text: String,
+    pub(super) uploads: Vec<Upload>,
     num_donated: usize,
 }
 
@@ -241,7 +241,7 @@ impl Case {
     }
 
     /// Returns the program, with the arguments of the device `rank`.
-    fn program(&self, rank: usize) -> Program {
+    pub(super) fn program(&self, rank: usize) -> Program {
         let Sizes { rows, tokens_per_row, blocks_per_row, .. } = self.sizes;
         let shape = StepShape { rows, tokens_per_row, blocks_per_row };
         let mut uploads = Vec::new();

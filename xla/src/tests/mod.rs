@@ -11,6 +11,7 @@ mod compare;
 mod elementwise;
 mod experts;
 mod history;
+mod kernel;
 mod model_ops;
 pub(crate) mod numbers;
 mod rig;

@@ -17,3 +17,5 @@ mod types;
 
 pub(super) use call::attend;
 pub(super) use kernel::DecodeKernel;
+#[cfg(test)]
+pub(crate) use tests::carry_out;

@@ -11,6 +11,7 @@ mod mutations;
 mod text;
 
 use backend::BLOCK_SIZE;
+use cpu::oracle;
 use devices::HeadForm;
 use half::bf16;
 use proptest::prelude::*;
@@ -20,7 +21,7 @@ use self::memory::{Array, Elements, Fault};
 use self::text::Operation;
 use super::decode;
 use super::kernel::{DecodeKernel, DecodeSizes, LANES};
-use super::types::Element;
+use super::types::{Element, Type};
 use crate::tests::numbers::Numbers;
 
 /// An entry of a block table that is not read.
@@ -146,6 +147,25 @@ impl DecodeKernel {
     fn first_position(&self, len: usize) -> usize {
         self.window.map_or(0, |window| len.saturating_sub(window))
     }
+}
+
+/// Returns the result of a kernel, given as text. `operands` are its operands.
+pub(crate) fn carry_out(text: &str, operands: &[oracle::Array]) -> Vec<f32> {
+    let module = text::parse(text);
+    let arguments = &module.blocks[0].operations[0].blocks[0].arguments[1..];
+    let array = |(operand, (_, ty)): (&oracle::Array, &(usize, Type))| {
+        let elements = match &operand.elements {
+            oracle::Elements::F32(values) => Elements::Floats(values.clone()),
+            oracle::Elements::I32(values) => Elements::Integers(values.clone()),
+            other => panic!("{other:?} are no operand"),
+        };
+        Array { dims: operand.dims.clone(), elements, element: ty.element() }
+    };
+    let mut operands: Vec<Array> = operands.iter().zip(arguments).map(array).collect();
+    let (_, window) = &arguments[operands.len()];
+    let rows = operands[0].dims[0];
+    operands.push(Array::spoilt(&window.with_dims([&[rows], &window.dims()[1..]].concat())));
+    interpreter::run(&module, &operands).unwrap()
 }
 
 /// Sizes of a model, the limits of a kernel, and how its cases are cut into chunks.
