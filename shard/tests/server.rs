@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use devices::{Asked, Device};
+use devices::{Asked, DecodeAttention, Device};
 use endpoint::{Endpoint, Stream};
 use proto::shard_error::Kind;
 use proto::{

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 use backend::BLOCK_SIZE;
 use devices::plugins::testing::plugin_path;
-use devices::{Asked, Device};
+use devices::{Asked, DecodeAttention, Device};
 use proto::{
     GivenTokens, Logprobs, Opening, Release, Row, Sample, SampledToken, SamplingParams, Step, StepReply, Warmup,
 };

@@ -328,10 +328,9 @@ fn integers(values: &[Value]) -> Result<Vec<i32>, Fault> {
 }
 
 fn parts(values: &[Value]) -> Vec<&Part> {
-    let part = |value| match value {
-        &Value::Part(ref part) => part,
-        _ => panic!("an array is expected"),
-    };
+    fn part(value: &Value) -> &Part {
+        if let Value::Part(part) = value { part } else { panic!("an array is expected") }
+    }
     values.iter().map(part).collect()
 }
 

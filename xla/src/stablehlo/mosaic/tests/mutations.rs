@@ -87,9 +87,10 @@ fn no_effect_is_superfluous() {
 fn no_slot_is_taken_for_another() {
     for case in cases() {
         let mut targets = Vec::new();
-        case.module().visit(&mut |operation| match (operation.name.as_str(), operation.operands.as_slice()) {
-            ("tpu.wait_dma2", [_, _, target]) => targets.push(*target),
-            _ => (),
+        case.module().visit(&mut |operation| {
+            if let ("tpu.wait_dma2", [_, _, target]) = (operation.name.as_str(), operation.operands.as_slice()) {
+                targets.push(*target);
+            }
         });
         case.module().visit(&mut |operation| {
             if let Some((number, _)) = operation.result
