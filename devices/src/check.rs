@@ -44,10 +44,7 @@ pub struct NoQuantizeError {
 
 /// The error for a form of attention that a device does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "--attention is {attention}, which is for --device {}; on {device} only loop is allowed",
-    listed(has_mosaic)
-)]
+#[error("--attention is {attention}, which is for --device {}; on {device} only loop is allowed", listed(has_mosaic))]
 pub struct NoAttentionError {
     /// The value of `--attention`.
     pub attention: DecodeAttention,

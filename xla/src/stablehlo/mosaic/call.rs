@@ -14,7 +14,7 @@ use super::super::inputs::Sizes;
 use super::super::tensor::{Tensor, Type};
 use super::decode;
 use super::kernel::{DecodeKernel, DecodeSizes};
-use super::types::{self, Element};
+use super::value::{self, Element};
 
 /// The custom call that libtpu compiles with Mosaic.
 const TARGET: &str = "tpu_custom_call";
@@ -82,7 +82,7 @@ fn tables(emitter: &mut Emitter, kernel: &DecodeKernel, tables: &Tensor) -> Tens
     emitter.reshape(tables, &dims) // [rows * blocks_per_row]
 }
 
-fn tensor_type(ty: &types::Type) -> Type {
+fn tensor_type(ty: &value::Type) -> Type {
     let dtype = match ty.element() {
         Element::I32 | Element::Index => DType::I32,
         Element::F32 => DType::Float(FloatType::F32),

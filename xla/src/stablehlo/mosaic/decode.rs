@@ -11,9 +11,9 @@ use backend::BLOCK_SIZE;
 use devices::HeadForm;
 
 use super::emitter::{Binary, Comparison, Emitter, Grid, Reduction};
-use super::helpers::Place;
 use super::kernel::{DecodeKernel, LANES};
-use super::types::{Element, Space, Type, Value};
+use super::shorthand::Place;
+use super::value::{Element, Space, Type, Value};
 
 /// The name of the kernel.
 pub(super) const NAME: &str = "decode_attention";

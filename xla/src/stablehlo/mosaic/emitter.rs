@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use super::types::{Element, Type, Value};
+use super::value::{Element, Type, Value};
 
 /// The version of the dialect. libtpu 0.0.51 reads 1 to 18.
 const VERSION: usize = 11;

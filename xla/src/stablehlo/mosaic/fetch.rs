@@ -8,7 +8,7 @@ use backend::BLOCK_SIZE;
 use super::decode::{COMPUTED_SLOT, Chunk, Decoder, FETCHED_CHUNK, FETCHED_ROW, FETCHED_SLOT, Row};
 use super::emitter::{Binary, Comparison};
 use super::kernel::LANES;
-use super::types::Value;
+use super::value::Value;
 
 impl Decoder<'_> {
     /// Starts to fetch the chunk at the cursor, and moves the cursor to the next chunk. After the last chunk of the

@@ -6,7 +6,7 @@
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
 
-use super::types::{Element, Space, Type};
+use super::value::{Element, Space, Type};
 use crate::program::REFERENCE_CONTEXT;
 
 /// The number of lanes of a vector register.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use half::bf16;
 
-use super::super::types::{Element, Space, Type};
+use super::super::value::{Element, Space, Type};
 use super::memory::{Array, Elements, Fault, Memory, Part};
 use super::text::{Block, Operation};
 

@@ -6,7 +6,7 @@
 
 use half::bf16;
 
-use super::super::types::{Element, Type};
+use super::super::value::{Element, Type};
 
 /// The error of a kernel.
 pub(super) type Fault = String;

@@ -21,7 +21,7 @@ use self::memory::{Array, Elements, Fault};
 use self::text::Operation;
 use super::decode;
 use super::kernel::{DecodeKernel, DecodeSizes, LANES};
-use super::types::{Element, Type};
+use super::value::{Element, Type};
 use crate::tests::numbers::Numbers;
 
 /// An entry of a block table that is not read.

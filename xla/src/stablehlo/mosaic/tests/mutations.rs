@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use super::super::types::{Space, Type};
+use super::super::value::{Space, Type};
 use super::interpreter::REMOVED;
 use super::text::Operation;
 use super::*;

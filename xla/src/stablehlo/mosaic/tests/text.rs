@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::super::types::{Element, Space, Type};
+use super::super::value::{Element, Space, Type};
 
 /// The prefix of every operation of a kernel.
 const DIALECT: &str = "stable_mosaic.";

@@ -6,7 +6,7 @@ use backend::BLOCK_SIZE;
 
 use super::decode::{Chunk, Decoder};
 use super::emitter::Binary;
-use super::types::{Element, Value};
+use super::value::{Element, Value};
 
 /// An index of an array's dimension.
 #[derive(Debug, Clone, Copy)]
