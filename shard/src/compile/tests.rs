@@ -23,13 +23,18 @@ fn uneven() -> serde_json::Value {
     })
 }
 
-/// Returns the costs of the programs called `names`, for 8 rows and for 64.
-fn costs(
-    topology: &str,
-    plugin_path: &Path,
-    (config, attention): (&serde_json::Value, DecodeAttention),
-    names: &[&str],
-) -> Vec<(String, ProgramCost)> {
+/// A model, and the limits of the programs that are compiled for it.
+#[derive(Debug, Clone, Copy)]
+struct Model<'a> {
+    config: &'a serde_json::Value,
+    attention: DecodeAttention,
+    rows: u32,
+    tokens_per_row: u32,
+}
+
+/// Returns the costs of the programs called `names`.
+fn costs(topology: &str, plugin_path: &Path, model: Model<'_>, names: &[&str]) -> Vec<(String, ProgramCost)> {
+    let Model { config, attention, rows, tokens_per_row } = model;
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
     let plan = Plan::new(&PlanArgs {
@@ -41,10 +46,10 @@ fn costs(
         num_shard: None,
         devices_per_shard: 1,
         plugin_path: Some(plugin_path.to_path_buf()),
-        max_total_tokens: Some(512),
-        max_batch_prefill_tokens: Some(512),
-        max_batch_total_tokens: Some(4096),
-        max_batch_size: Some(8),
+        max_total_tokens: Some(tokens_per_row),
+        max_batch_prefill_tokens: Some(tokens_per_row),
+        max_batch_total_tokens: Some(rows * tokens_per_row),
+        max_batch_size: Some(rows),
     })
     .unwrap();
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -55,7 +60,8 @@ fn costs(
 
 fn check(test: &str, topology: &str) {
     with_libtpu(module_path!(), test, |plugin_path| {
-        let model = (&uneven(), DecodeAttention::Loop);
+        let attention = DecodeAttention::Loop;
+        let model = Model { config: &uneven(), attention, rows: 8, tokens_per_row: 512 };
         for (name, cost) in costs(topology, plugin_path, model, &["decode_8", "sample_8_everything", "prefill_1x512"]) {
             let collectives = cost.collectives;
             println!("{topology} {name}: {collectives:?}");
@@ -80,30 +86,27 @@ fn eight_chips_of_v6e() {
     check("eight_chips_of_v6e", "v6e:2x4");
 }
 
-/// Compiles the decoder of a model of two layers with the decode kernel. The kernel must be called once per layer,
-/// leave the caches in place, and take no scratch memory for them.
+/// Compiles the decoder of a model of two layers with the decode kernel. The caches must stay in place, which compiling
+/// checks too, and no part of them may be read twice or copied to scratch memory.
 fn check_kernel(test: &str, config: &serde_json::Value, topologies: &[&str]) {
     with_libtpu(module_path!(), test, |plugin_path| {
         for topology in topologies {
-            let [with_loop, with_kernel] = [DecodeAttention::Loop, DecodeAttention::Mosaic].map(|attention| {
-                let (_, cost) = costs(topology, plugin_path, (config, attention), &["decode_8"]).remove(0);
-                println!("{topology} {attention}: {cost:?}");
-                cost
-            });
-            assert_eq!(with_kernel.alias_bytes, with_loop.alias_bytes, "{topology}: caches stay in place");
-            assert!(with_kernel.temp_bytes <= with_loop.temp_bytes + (1 << 20), "{topology}: {with_kernel:?}");
-            let ratio = with_kernel.read_bytes as f64 / with_kernel.minimum_bytes as f64;
+            let model = Model { config, attention: DecodeAttention::Mosaic, rows: 64, tokens_per_row: 2048 };
+            let (_, cost) = costs(topology, plugin_path, model, &["decode_64"]).remove(0);
+            println!("{topology}: {cost:?}");
+            let ratio = cost.read_bytes as f64 / cost.minimum_bytes as f64;
             assert!((1.0..1.1).contains(&ratio), "{topology}: {ratio} times the least");
+            assert!(cost.temp_bytes < 8 << 20, "{topology}: {cost:?}");
         }
     });
 }
 
-/// A model of the sizes of Llama, without its vocabulary.
+/// A model of the sizes of Llama, with a small vocabulary, because the minimum that a decoder reads has no table.
 fn llama([hidden, intermediate, heads, kv_heads]: [usize; 4]) -> serde_json::Value {
     serde_json::json!({
-        "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "hidden_size": hidden, "vocab_size": 32_000,
+        "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "hidden_size": hidden, "vocab_size": 2048,
         "intermediate_size": intermediate, "num_hidden_layers": NUM_LAYERS, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "max_position_embeddings": 512, "tie_word_embeddings": true,
+        "num_key_value_heads": kv_heads, "max_position_embeddings": 2048, "tie_word_embeddings": true,
     })
 }
 

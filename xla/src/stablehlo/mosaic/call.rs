@@ -14,10 +14,12 @@ use super::super::inputs::Sizes;
 use super::super::tensor::{Tensor, Type};
 use super::decode;
 use super::kernel::{DecodeKernel, DecodeSizes};
-use super::value::{self, Element};
+use super::value::{self, Element, Space};
 
 /// The custom call that libtpu compiles with Mosaic.
 const TARGET: &str = "tpu_custom_call";
+/// XLA's number of the device's memory.
+const HBM_COLOR: usize = 0;
 
 /// Computes the attention of q `[rows, heads, head_dim]`, scaled and in the type of the cache, to the contexts of the
 /// rows, `[rows, heads, value_dim]`, f32. The output of padding is zero.
@@ -98,8 +100,13 @@ fn config(kernel: &DecodeKernel) -> String {
     let [flops, exponentials, bytes] = kernel.reference_costs();
     let costs = format!(r#""flops": {flops}, "transcendentals": {exponentials}, "bytes_accessed": {bytes}"#);
     let costs = format!(r#""cost_estimate": {{{costs}, "remote_bytes_transferred": 0}}"#);
+    // Without these, XLA may copy a whole cache into faster memory for the call.
+    let in_hbm = kernel.operands().into_iter().enumerate().filter(|(_, ty)| ty.space() == Some(Space::Hbm));
+    let places = in_hbm.map(|(index, _)| format!(r#"{{"operand_index": {index}, "color": {HBM_COLOR}}}"#));
+    let places: Vec<String> = places.collect();
+    let places = format!(r#""input_memory_space_colors": [{}]"#, places.join(", "));
     let form = r#""serialization_format": 1, "needs_layout_passes": true"#;
-    format!(r#"{{"custom_call_config": {{"body": "{body}", {costs}, {form}}}}}"#)
+    format!(r#"{{"custom_call_config": {{"body": "{body}", {costs}, {places}, {form}}}}}"#)
 }
 
 /// Returns bytes as text (RFC 4648, section 4).

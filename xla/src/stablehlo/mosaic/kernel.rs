@@ -157,8 +157,8 @@ impl DecodeKernel {
             Type::array([self.rows], Element::I32, Space::Smem),
             Type::array(self.table_dims(), Element::I32, tables),
             Type::array([self.rows, groups, queries, self.head_dim], self.element, Space::Vmem),
-            Type::array(cache(self.head_dim), self.element, Space::Any),
-            Type::array(cache(self.value_dim), self.element, Space::Any),
+            Type::array(cache(self.head_dim), self.element, Space::Hbm),
+            Type::array(cache(self.value_dim), self.element, Space::Hbm),
         ]
     }
 

@@ -24,7 +24,9 @@ pub(crate) enum Space {
     Smem,
     /// The vector memory of the core.
     Vmem,
-    /// The memory that XLA chose for an operand: that of the device, if the operand is large.
+    /// The memory of the device.
+    Hbm,
+    /// The memory that XLA chooses for an operand.
     Any,
     /// The memory of semaphores.
     Semaphores,
@@ -84,6 +86,14 @@ impl Type {
         }
     }
 
+    /// Returns the memory of an array.
+    pub(crate) fn space(&self) -> Option<Space> {
+        match self {
+            Self::Scalar(_) | Self::Vector { dims: _, element: _ } => None,
+            Self::Array { dims: _, element: _, space } => Some(*space),
+        }
+    }
+
     /// Returns the bytes of the elements.
     pub(crate) fn size_bytes(&self) -> usize {
         self.dims().iter().product::<usize>() * self.element().size_bytes()
@@ -133,6 +143,7 @@ impl fmt::Display for Space {
         f.write_str(match self {
             Self::Smem => "smem",
             Self::Vmem => "vmem",
+            Self::Hbm => "hbm",
             Self::Any => "any",
             Self::Semaphores => "semaphore_mem",
         })

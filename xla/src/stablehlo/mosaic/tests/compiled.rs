@@ -129,6 +129,9 @@ fn check(test: &str, layer: Layer) {
             println!("{}: {memory:?}, reads {reads}", topology.0);
             assert_eq!(memory.alias_bytes as u64, program.cache_bytes, "{topology:?}: caches stay in place");
             assert_eq!(memory.temp_bytes, 0, "{topology:?}: no scratch");
+            // The caches have as many tokens as the contexts for which reads are counted.
+            let ratio = reads as f64 / program.cache_bytes as f64;
+            assert!((1.0..1.05).contains(&ratio), "{topology:?}: caches are read {ratio} times");
         }
     });
 }

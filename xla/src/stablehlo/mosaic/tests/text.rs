@@ -189,6 +189,7 @@ fn type_of(text: &str) -> Type {
     let space = match space {
         "#tpu.memory_space<smem>" => Space::Smem,
         "#tpu.memory_space<vmem>" => Space::Vmem,
+        "#tpu.memory_space<hbm>" => Space::Hbm,
         "#tpu.memory_space<any>" => Space::Any,
         "#tpu.memory_space<semaphore_mem>" => Space::Semaphores,
         _ => panic!("{space:?} is no memory"),
