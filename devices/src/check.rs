@@ -1,5 +1,5 @@
-//! Checks that a device supports the number of shards, the number of devices per shard and the type of quantized
-//! weights that a user asks for.
+//! Checks that a device supports the number of shards, the number of devices per shard, the type of quantized weights
+//! and the form of attention that a user asks for.
 
 use crate::{DecodeAttention, Device, Quantize, Ranks, listed};
 
@@ -121,5 +121,16 @@ mod tests {
         assert_eq!(refused(Device::CPU, Quantize::Fp8), Err(expected.to_owned()));
         let expected = "--quantize is int4, which is for --device cpu, xla-cpu and tpu; the device is cuda";
         assert_eq!(refused(Device::CUDA, Quantize::Int4), Err(expected.to_owned()));
+    }
+
+    #[test]
+    fn the_devices_that_have_a_kernel_are_named() {
+        let refused = |device: Device, attention| device.check_attention(attention).map_err(|error| error.to_string());
+        for device in crate::TABLE {
+            assert_eq!(refused(*device, DecodeAttention::Loop), Ok(()));
+        }
+        assert_eq!(refused(Device::TPU, DecodeAttention::Mosaic), Ok(()));
+        let expected = "--attention is mosaic, which is for --device tpu; on xla-cpu only loop is allowed";
+        assert_eq!(refused(Device::XLA_CPU, DecodeAttention::Mosaic), Err(expected.to_owned()));
     }
 }
