@@ -1,7 +1,7 @@
-//! Checks that a device supports the number of shards, the number of devices per shard and the type of quantized
-//! weights that a user asks for.
+//! Checks that a device supports the number of shards, the number of devices per shard, the type of quantized weights
+//! and the form of attention that a user asks for.
 
-use crate::{Device, Quantize, Ranks, listed};
+use crate::{DecodeAttention, Device, Quantize, Ranks, listed};
 
 /// The error for a number of shards, or of devices per shard, that a device does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +42,32 @@ pub struct NoQuantizeError {
     pub device: Device,
 }
 
+/// The error for a form of attention that a device does not support.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("--attention is {attention}, which is for --device {}; on {device} only loop is allowed", listed(has_mosaic))]
+pub struct NoAttentionError {
+    /// The value of `--attention`.
+    pub attention: DecodeAttention,
+    /// The device.
+    pub device: Device,
+}
+
+fn has_mosaic(device: Device) -> bool {
+    device.platform().is_some_and(|platform| platform.has_mosaic)
+}
+
 impl Device {
+    /// Checks that the device supports this form of attention.
+    ///
+    /// # Errors
+    /// When it does not. The error names the devices that do.
+    pub fn check_attention(self, attention: DecodeAttention) -> Result<(), NoAttentionError> {
+        match attention {
+            DecodeAttention::Mosaic if !has_mosaic(self) => Err(NoAttentionError { attention, device: self }),
+            DecodeAttention::Loop | DecodeAttention::Mosaic => Ok(()),
+        }
+    }
+
     /// Checks that a model can be divided among `num_shard` shards with `devices_per_shard` devices each.
     ///
     /// # Errors
@@ -96,5 +121,16 @@ mod tests {
         assert_eq!(refused(Device::CPU, Quantize::Fp8), Err(expected.to_owned()));
         let expected = "--quantize is int4, which is for --device cpu, xla-cpu and tpu; the device is cuda";
         assert_eq!(refused(Device::CUDA, Quantize::Int4), Err(expected.to_owned()));
+    }
+
+    #[test]
+    fn the_devices_that_have_a_kernel_are_named() {
+        let refused = |device: Device, attention| device.check_attention(attention).map_err(|error| error.to_string());
+        for device in crate::TABLE {
+            assert_eq!(refused(*device, DecodeAttention::Loop), Ok(()));
+        }
+        assert_eq!(refused(Device::TPU, DecodeAttention::Mosaic), Ok(()));
+        let expected = "--attention is mosaic, which is for --device tpu; on xla-cpu only loop is allowed";
+        assert_eq!(refused(Device::XLA_CPU, DecodeAttention::Mosaic), Err(expected.to_owned()));
     }
 }

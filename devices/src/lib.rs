@@ -29,12 +29,13 @@ mod spec;
 pub mod tpu;
 pub mod xla_cpu;
 
-pub use check::{NoQuantizeError, RanksError};
+pub use check::{NoAttentionError, NoQuantizeError, RanksError};
 pub use choice::{Choice, choose, missing};
 pub use device::{Asked, Device, listed};
 pub use help::{device_help, quantize_help};
 pub use platform::{
-    ChildVariable, ClientOption, CompilerFlag, DecodeLoop, DeviceKind, HeadForm, KvCacheForm, PlatformSpec,
+    ChildVariable, ClientOption, CompilerFlag, DecodeAttention, DecodeLoop, DeviceKind, HeadForm, KvCacheForm,
+    PlatformSpec,
 };
 pub use quantize::Quantize;
 pub use ranks::Ranks;

@@ -1,5 +1,9 @@
 //! The differences between the devices that plugins drive, as data.
 
+use std::fmt;
+
+use clap::ValueEnum;
+
 use crate::plugins::Plugin;
 
 /// The usual value of [`PlatformSpec::chunk_bytes`]: small enough that such a chunk fits into the fast memory (128 MiB)
@@ -25,6 +29,8 @@ pub struct PlatformSpec {
     pub decode_heads: HeadForm,
     /// The chunks that an iteration of the attention loop of decoding rows reads.
     pub decode_loop: DecodeLoop,
+    /// True if the plugin's compiler takes Mosaic kernels.
+    pub has_mosaic: bool,
     /// The maximum number of bytes of keys, or of values, that one iteration of the attention loop gathers, so that
     /// they stay in fast memory. An iteration gathers at least one block.
     pub chunk_bytes: usize,
@@ -106,6 +112,25 @@ pub enum DecodeLoop {
     /// The next chunks of a list of all chunks of all rows, so many at a time. The sum of the contexts determines the
     /// number of iterations.
     List(usize),
+}
+
+/// How rows that decode attend to their contexts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum DecodeAttention {
+    /// A loop over chunks of the contexts, which runs as often as the longest context requires.
+    #[default]
+    Loop,
+    /// A Mosaic kernel, in which each row reads its own context, where there is a kernel for the sizes of the model;
+    /// else the loop.
+    Mosaic,
+}
+
+impl fmt::Display for DecodeAttention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+    }
 }
 
 /// The type in which the KV cache of a program stores keys and values.

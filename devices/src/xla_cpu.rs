@@ -52,6 +52,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     min_decode_rows: 2,
     decode_heads: HeadForm::Split,
     decode_loop: DecodeLoop::EveryRow,
+    has_mosaic: false,
     chunk_bytes: CHUNK_BYTES,
     lanes: 1,
     fixed_contexts: &[],

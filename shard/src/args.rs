@@ -8,7 +8,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use devices::{Asked, Quantize};
+use devices::{Asked, DecodeAttention, Quantize};
 use endpoint::Endpoint;
 
 /// Computes the steps of one model on one or more devices.
@@ -94,6 +94,10 @@ pub struct ModelArgs {
     /// the fastest that this CPU has]
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
     pub cpu_isa: Option<String>,
+
+    /// Attention of rows that decode, on a TPU: `loop`, or `mosaic`, a kernel that no TPU has run yet
+    #[arg(long, env = "HILO_ATTENTION", hide = true, value_enum, default_value_t)]
+    pub attention: DecodeAttention,
 
     /// Min duration of a step on the device `mock`, in microseconds
     #[arg(long, env = "HILO_MOCK_STEP_US", hide = true)]
@@ -187,11 +191,13 @@ impl ModelArgs {
             program_cache,
             threads,
             cpu_isa,
+            attention,
             mock_step_us,
         } = self;
         let path = |path: &Option<PathBuf>| path.as_ref().map(OsString::from);
         let kv_cache_dtype = Some(kv_cache_dtype).filter(|kv_cache_dtype| **kv_cache_dtype != KvCacheDtype::Auto);
-        let flags: [(&str, Option<OsString>); 11] = [
+        let attention = Some(attention).filter(|attention| **attention != DecodeAttention::default());
+        let flags: [(&str, Option<OsString>); 12] = [
             ("--model-id", Some(model_id.into())),
             ("--revision", revision.as_ref().map(OsString::from)),
             ("--dtype", dtype.map(|dtype| name(&dtype).into())),
@@ -202,6 +208,7 @@ impl ModelArgs {
             ("--program-cache", path(program_cache)),
             ("--threads", threads.map(|threads| threads.to_string().into())),
             ("--cpu-isa", cpu_isa.as_ref().map(OsString::from)),
+            ("--attention", attention.map(|attention| name(attention).into())),
             ("--mock-step-us", mock_step_us.map(|step_us| step_us.to_string().into())),
         ];
         let given = flags.into_iter().filter_map(|(flag, value)| Some([flag.into(), value?]));
@@ -270,6 +277,7 @@ mod tests {
                 program_cache: Some("/var/cache/hilo".into()),
                 threads: NonZero::new(3),
                 cpu_isa: Some("avx2".into()),
+                attention: DecodeAttention::Mosaic,
                 mock_step_us: Some(5000),
             },
             uds_path: Endpoint::Unix("/run/x y-3".into()),

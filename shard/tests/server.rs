@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use devices::{Asked, Device};
+use devices::{Asked, DecodeAttention, Device};
 use endpoint::{Endpoint, Stream};
 use proto::shard_error::Kind;
 use proto::{
@@ -52,6 +52,7 @@ impl Shard {
                 kv_cache_dtype: KvCacheDtype::Auto,
                 threads: None,
                 cpu_isa: None,
+                attention: DecodeAttention::Loop,
                 mock_step_us: None,
             },
             uds_path: endpoint.clone(),

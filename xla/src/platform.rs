@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use devices::plugins::{self, Surroundings};
-use devices::{ClientOption, CompilerFlag, Device, KvCacheForm, PlatformSpec};
+use devices::{ClientOption, CompilerFlag, DecodeAttention, Device, KvCacheForm, PlatformSpec};
 use model::graph::DType;
 use pjrt::{Client, CompileOptions, DeviceDescription, OptionValue, Plugin, Topology, Value};
 
@@ -37,6 +37,7 @@ impl Platform {
             min_decode_rows: spec.min_decode_rows,
             decode_heads: spec.decode_heads,
             decode_loop: spec.decode_loop,
+            decode_attention: DecodeAttention::Loop,
             chunk_bytes: spec.chunk_bytes,
             lanes: spec.lanes,
             fixed_contexts: spec.fixed_contexts,
@@ -48,6 +49,16 @@ impl Platform {
     /// Returns the same platform with the program settings of the devices that the plugin calls `kind`.
     pub(super) fn for_kind(mut self, kind: &str) -> Self {
         self.form.chunk_bytes = self.spec.kind(kind).chunk_bytes;
+        self
+    }
+
+    /// Returns the same platform with programs that attend to contexts as `attention` says. A device without such
+    /// kernels keeps the loop.
+    #[must_use]
+    pub fn with_decode_attention(mut self, attention: DecodeAttention) -> Self {
+        if self.spec.has_mosaic {
+            self.form.decode_attention = attention;
+        }
         self
     }
 

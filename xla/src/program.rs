@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 
 use backend::{ModelGraphs, StateLayout};
-use devices::{DecodeLoop, HeadForm};
+use devices::{DecodeAttention, DecodeLoop, HeadForm};
 use model::graph::{
     AttentionSpec, DType, Extent, Graph, GraphError, Op, StateBytes, StateSpec, TOKEN_HISTORY, WeightSpec,
 };
@@ -109,6 +109,8 @@ pub(super) struct ProgramForm {
     pub(super) decode_heads: HeadForm,
     /// The chunks that an iteration of the attention loop of decoding rows reads.
     pub(super) decode_loop: DecodeLoop,
+    /// How rows that decode attend to their contexts.
+    pub(super) decode_attention: DecodeAttention,
     /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, so that they stay
     /// in fast memory. The loop gathers at least one block per tile, even if that is more.
     pub(super) chunk_bytes: usize,
@@ -362,6 +364,7 @@ impl Programs {
             num_devices: self.num_devices,
             decode_heads: self.form.decode_heads,
             decode_loop: self.form.decode_loop,
+            decode_attention: self.form.decode_attention,
             chunk_bytes: self.form.chunk_bytes,
             context: None,
         }

@@ -71,6 +71,7 @@ const PLATFORM: PlatformSpec = PlatformSpec {
     min_decode_rows: 8,
     decode_heads: HeadForm::Split,
     decode_loop: DecodeLoop::EveryRow,
+    has_mosaic: false,
     chunk_bytes: CHUNK_BYTES,
     lanes: 1,
     fixed_contexts: &[256, 512, 1024, 2048, 4096],

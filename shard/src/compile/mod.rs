@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use backend::{BackendError, ModelGraphs, Progress, StateLayout};
 use clap::Args;
-use devices::{Device, Quantize, tpu};
+use devices::{DecodeAttention, Device, Quantize, tpu};
 use model::models::{self, Config};
 use model_files::ModelFiles;
 use proto::Warmup;
@@ -55,6 +55,10 @@ pub struct PlanArgs {
     /// Quantize the linear layers to int8, int4 or fp8, as --quantize of a server does [default: none]
     #[arg(long, env, value_parser = crate::args::parse_quantize)]
     pub quantize: Option<Quantize>,
+
+    /// Attention of rows that decode, as --attention of a server: `loop`, or `mosaic`, a kernel that no TPU has run yet
+    #[arg(long, env = "HILO_ATTENTION", hide = true, value_enum, default_value_t)]
+    pub attention: DecodeAttention,
 
     /// TPU slice, such as v5e:2x4, v6e:1x1 or v5p:2x2x1; or xla-cpu, this machine's CPU through XLA
     #[arg(long)]
@@ -224,10 +228,11 @@ impl PlanArgs {
     fn open(&self) -> Result<AheadOfTime, CompileError> {
         let plugin_path = self.plugin_path.as_deref();
         if let Some((device, spec)) = Device::attached(&self.topology) {
+            device.check_attention(self.attention).map_err(engine_error)?;
             return AheadOfTime::attached(Platform::new(device, spec), plugin_path).map_err(engine_error);
         }
         let slice = Slice::parse(&self.topology).map_err(CompileError::Topology)?;
-        let platform = Platform::new(Device::TPU, &tpu::PLATFORM);
+        let platform = Platform::new(Device::TPU, &tpu::PLATFORM).with_decode_attention(self.attention);
         AheadOfTime::open(platform, plugin_path, &slice.name(), &slice.options()).map_err(engine_error)
     }
 

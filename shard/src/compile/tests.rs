@@ -1,10 +1,12 @@
-//! Programs of ranks that must pad and copy, compiled for TPU slices. The tests need libtpu, but no TPU.
+//! Programs compiled for TPU slices. The tests need libtpu, but no TPU.
 //!
-//! The tests check the number of collectives. Decoders have at most two sums per layer, one sum for the embedding and
-//! one more collective; samplers have at most two.
+//! Some tests compile the programs of ranks that must pad and copy, and check the number of collectives. Decoders have
+//! at most two sums per layer, one sum for the embedding and one more collective; samplers have at most two. Other
+//! tests compile decoders of known models with the decode kernel, and check that these read little more than they must.
 
 use std::path::Path;
 
+use devices::DecodeAttention;
 use devices::plugins::testing::with_libtpu;
 use xla::ProgramCost;
 
@@ -12,34 +14,45 @@ use super::*;
 
 const NUM_LAYERS: u64 = 2;
 
-/// Writes a model with 4 KV heads, and with sizes of vocabulary and features that the chips do not divide evenly.
-fn write_config(directory: &Path) {
-    let config = serde_json::json!({
+/// Returns a model with 4 KV heads, and with sizes of vocabulary and features that the chips do not divide evenly.
+fn uneven() -> serde_json::Value {
+    serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "hidden_size": 1024, "vocab_size": 32_003,
         "intermediate_size": 2_750, "num_hidden_layers": NUM_LAYERS, "num_attention_heads": 8, "num_key_value_heads": 4,
         "max_position_embeddings": 512, "tie_word_embeddings": true,
-    });
-    std::fs::write(directory.join("config.json"), config.to_string()).unwrap();
+    })
 }
 
-fn costs(topology: &str, plugin_path: &Path) -> Vec<(String, ProgramCost)> {
+/// A model, and the limits of the programs that are compiled for it.
+#[derive(Debug, Clone, Copy)]
+struct Model<'a> {
+    config: &'a serde_json::Value,
+    attention: DecodeAttention,
+    rows: u32,
+    tokens_per_row: u32,
+}
+
+/// Returns the costs of the programs called `names`.
+fn costs(topology: &str, plugin_path: &Path, model: Model<'_>, names: &[&str]) -> Vec<(String, ProgramCost)> {
+    let Model { config, attention, rows, tokens_per_row } = model;
     let directory = tempfile::tempdir().unwrap();
-    write_config(directory.path());
+    std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
     let plan = Plan::new(&PlanArgs {
         model_id: directory.path().to_str().unwrap().to_owned(),
         dtype: None,
         quantize: None,
+        attention,
         topology: topology.to_owned(),
         num_shard: None,
         devices_per_shard: 1,
         plugin_path: Some(plugin_path.to_path_buf()),
-        max_total_tokens: Some(512),
-        max_batch_prefill_tokens: Some(512),
-        max_batch_total_tokens: Some(4096),
-        max_batch_size: Some(8),
+        max_total_tokens: Some(tokens_per_row),
+        max_batch_prefill_tokens: Some(tokens_per_row),
+        max_batch_total_tokens: Some(rows * tokens_per_row),
+        max_batch_size: Some(rows),
     })
     .unwrap();
-    let names = ["decode_8", "sample_8_everything", "prefill_1x512"].map(str::to_owned);
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let figures = plan.compile(None, &names, &mut |_, _, _| ()).unwrap();
     assert_eq!(figures.len(), names.len(), "all programs are there");
     figures.into_iter().map(|figures| (figures.name, figures.cost.unwrap())).collect()
@@ -47,7 +60,9 @@ fn costs(topology: &str, plugin_path: &Path) -> Vec<(String, ProgramCost)> {
 
 fn check(test: &str, topology: &str) {
     with_libtpu(module_path!(), test, |plugin_path| {
-        for (name, cost) in costs(topology, plugin_path) {
+        let attention = DecodeAttention::Loop;
+        let model = Model { config: &uneven(), attention, rows: 8, tokens_per_row: 512 };
+        for (name, cost) in costs(topology, plugin_path, model, &["decode_8", "sample_8_everything", "prefill_1x512"]) {
             let collectives = cost.collectives;
             println!("{topology} {name}: {collectives:?}");
             let most = if name.starts_with("sample") { 2 } else { 2 * NUM_LAYERS + 2 };
@@ -69,4 +84,41 @@ fn eight_chips_of_v5e() {
 #[test]
 fn eight_chips_of_v6e() {
     check("eight_chips_of_v6e", "v6e:2x4");
+}
+
+/// Compiles the decoder of a model of two layers with the decode kernel. The caches must stay in place, which compiling
+/// checks too, and no part of them may be read twice or copied to scratch memory.
+fn check_kernel(test: &str, config: &serde_json::Value, topologies: &[&str]) {
+    with_libtpu(module_path!(), test, |plugin_path| {
+        for topology in topologies {
+            let model = Model { config, attention: DecodeAttention::Mosaic, rows: 64, tokens_per_row: 2048 };
+            let (_, cost) = costs(topology, plugin_path, model, &["decode_64"]).remove(0);
+            println!("{topology}: {cost:?}");
+            let ratio = cost.read_bytes as f64 / cost.minimum_bytes as f64;
+            assert!((1.0..1.1).contains(&ratio), "{topology}: {ratio} times the least");
+            assert!(cost.temp_bytes < 8 << 20, "{topology}: {cost:?}");
+        }
+    });
+}
+
+/// A model of the sizes of Llama, with a small vocabulary, because the minimum that a decoder reads has no table.
+fn llama([hidden, intermediate, heads, kv_heads]: [usize; 4]) -> serde_json::Value {
+    serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "hidden_size": hidden, "vocab_size": 2048,
+        "intermediate_size": intermediate, "num_hidden_layers": NUM_LAYERS, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "max_position_embeddings": 2048, "tie_word_embeddings": true,
+    })
+}
+
+#[test]
+fn the_kernel_in_llama_1b() {
+    let config = llama([2048, 8192, 32, 8]);
+    check_kernel("the_kernel_in_llama_1b", &config, &["v5e:1x1", "v6e:1x1"]);
+}
+
+#[test]
+fn the_kernel_in_llama_8b_over_8() {
+    let config = llama([4096, 14336, 32, 8]);
+    let topologies = ["v4:2x2x2", "v5e:2x4", "v5p:2x2x1", "v6e:2x4", "tpu7x:2x2x1"];
+    check_kernel("the_kernel_in_llama_8b_over_8", &config, &topologies);
 }

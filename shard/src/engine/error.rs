@@ -5,7 +5,7 @@
 
 use backend::{BackendError, Fault};
 use collectives::CollectiveError;
-use devices::{Device, NoQuantizeError, RanksError};
+use devices::{Device, NoAttentionError, NoQuantizeError, RanksError};
 use model::graph::GraphError;
 use model::models::ModelError;
 use model::weights::WeightsError;
@@ -32,6 +32,8 @@ pub(crate) enum EngineError {
     Ranks(#[from] RanksError),
     #[error(transparent)]
     Quantize(#[from] NoQuantizeError),
+    #[error(transparent)]
+    Attention(#[from] NoAttentionError),
     #[error(
         "--kv-cache-dtype is {kv_cache_dtype}, which is for --device {}; on {device} only auto is allowed",
         devices::listed(|device| device.takes_kv_cache_dtype)
@@ -131,7 +133,11 @@ impl EngineError {
             Self::Backend(error) => backend_kind(error),
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
             Self::Graph(_) | Self::NoSuchShard { .. } => Kind::Internal,
-            Self::Ranks(_) | Self::Quantize(_) | Self::KvCacheDtype { .. } | Self::Threads { .. } => Kind::Model,
+            Self::Ranks(_)
+            | Self::Quantize(_)
+            | Self::Attention(_)
+            | Self::KvCacheDtype { .. }
+            | Self::Threads { .. } => Kind::Model,
         }
     }
 }

@@ -92,7 +92,8 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         }
         BackendKind::Plugin(spec) => {
             let description = describe(&files, &config, model, ranks.num_ranks)?;
-            let backend = load_with_plugin(args, Platform::new(device, spec), &description, progress)?;
+            let platform = Platform::new(device, spec).with_decode_attention(model.attention);
+            let backend = load_with_plugin(args, platform, &description, progress)?;
             (Box::new(backend), description.weights())
         }
         BackendKind::Mock => {
@@ -118,6 +119,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let quantize = model.quantize.map_or_else(String::new, |quantize| quantize.to_string());
     let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
     let agreed = agreed.bytes(quantize.as_bytes()).bytes(model.kv_cache_dtype.to_string().as_bytes());
+    let agreed = agreed.bytes(model.attention.to_string().as_bytes());
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
@@ -156,7 +158,8 @@ pub(crate) fn config_json(files: &ModelFiles) -> Result<Cow<'static, [u8]>, Engi
 
 /// Refuses numbers of ranks and number types that `device` does not support.
 pub(super) fn check_device(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
-    let ModelArgs { quantize, kv_cache_dtype, .. } = args.model;
+    let ModelArgs { quantize, kv_cache_dtype, attention, .. } = args.model;
+    device.check_attention(attention)?;
     device.check_ranks(args.num_shards, args.devices_per_shard)?;
     quantize.map_or(Ok(()), |quantize| device.check_quantize(quantize))?;
     if kv_cache_dtype != KvCacheDtype::Auto && !device.takes_kv_cache_dtype {

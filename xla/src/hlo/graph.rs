@@ -41,6 +41,8 @@ pub(super) struct Instruction {
     pub(super) is_prefetch: bool,
     /// The target of a custom call; empty for other instructions.
     pub(super) target: String,
+    /// The bytes that a kernel reads and writes, as the program that calls it says.
+    pub(super) stated_bytes: Option<u64>,
 }
 
 impl Computation {
@@ -110,9 +112,10 @@ fn link_instruction(proto: &proto::Instruction, operands: Vec<usize>, called: Ve
         parameter: usize::try_from(proto.parameter_number).ok().filter(|_| is_parameter),
         constant: proto.literal.as_ref().and_then(scalar),
         direction: proto.comparison_direction.clone(),
-        known_trip_count: known_trip_count(&proto.backend_config),
+        known_trip_count: number(&proto.backend_config, &["known_trip_count", "n"]),
         is_prefetch: proto.is_cross_program_prefetch || proto.cross_program_prefetch_index.is_some(),
         target: proto.custom_call_target.clone(),
+        stated_bytes: number(&proto.backend_config, &["custom_call_config", "cost_estimate", "bytes_accessed"]),
     }
 }
 
@@ -127,9 +130,10 @@ fn scalar(literal: &proto::Literal) -> Option<i64> {
     }
 }
 
-/// Returns the trip count in a configuration such as `{"known_trip_count":{"n":"12"}}`, which may have other keys.
-fn known_trip_count(backend_config: &[u8]) -> Option<u64> {
+/// Returns the number at `path` in a configuration such as `{"known_trip_count":{"n":"12"}}`, which may have other
+/// keys.
+fn number(backend_config: &[u8], path: &[&str]) -> Option<u64> {
     let config: serde_json::Value = serde_json::from_slice(backend_config).ok()?;
-    let count = &config["known_trip_count"]["n"];
-    count.as_u64().or_else(|| count.as_str()?.parse().ok())
+    let found = path.iter().fold(&config, |value, key| &value[key]);
+    found.as_u64().or_else(|| found.as_str()?.parse().ok())
 }

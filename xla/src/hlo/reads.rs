@@ -47,6 +47,10 @@ impl Reads<'_> {
     fn of_instruction(&self, computation: &Computation, instruction: &Instruction) -> u64 {
         match flow(self.module, instruction) {
             Flow::Here if is_free(instruction) || is_for_next_run(computation, instruction) => 0,
+            Flow::Here if instruction.stated_bytes.is_some() => {
+                let written: u64 = instruction.result.iter().map(|array| array.bytes).sum();
+                instruction.stated_bytes.unwrap_or(0).saturating_sub(written)
+            }
             Flow::Here => {
                 let reads = (0..instruction.operands.len()).map(|at| self.of_operand(computation, instruction, at));
                 reads.fold(0, u64::saturating_add)

@@ -15,6 +15,7 @@ use super::chunk_list;
 use super::emitter::{Combine, DotDims, Emitter, Reduction};
 use super::history::context_lens;
 use super::inputs::{RowInputs, Sizes};
+use super::mosaic::{self, DecodeKernel};
 use super::tensor::{Tensor, Type};
 
 /// The maximum number of blocks of a row in a chunk, in programs for decoding.
@@ -155,6 +156,9 @@ pub(super) fn attend(
     let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
     let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
     let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
+    if let Some(kernel) = DecodeKernel::of(&scaled, caches, batch.sizes, spec) {
+        return mosaic::attend(emitter, &kernel, &scaled, caches, batch); // [tokens, heads, value_dim]
+    }
     let tiles = tiles(emitter, &scaled, batch, &plan);
     if let Some(num_items) = plan.num_items {
         let output = chunk_list::attend(emitter, &tiles, caches, &plan, num_items);

@@ -363,6 +363,30 @@ impl Emitter {
         })
     }
 
+    /// Calls `target`, which the plugin's compiler knows. `name` is the call's name in its messages. Operands and
+    /// result are in memory row by row.
+    pub(super) fn custom_call(
+        &mut self,
+        (target, name): (&str, &str),
+        operands: &[&Tensor],
+        ty: Type,
+        config: &str,
+    ) -> Tensor {
+        let layout = |ty: &Type| {
+            let order: Vec<usize> = (0..ty.dims.len()).rev().collect();
+            format!("dense<{order:?}> : tensor<{}xindex>", order.len())
+        };
+        let layouts: Vec<String> = operands.iter().map(|operand| layout(&operand.ty)).collect();
+        let types: Vec<String> = operands.iter().map(|operand| operand.ty.to_string()).collect();
+        let config = config.replace('"', "\\22");
+        self.push(ty, |ty| {
+            format!(
+                "stablehlo.custom_call @{target}({}) {{backend_config = \"{config}\", kernel_name = \"{name}\", operand_layouts = [{}], result_layouts = [{}]}} : ({}) -> {ty}",
+                names(operands), layouts.join(", "), layout(ty), types.join(", ")
+            )
+        })
+    }
+
     /// Ends the function, which returns `values`.
     pub(super) fn return_values(&mut self, values: &[Tensor]) {
         let names = names(&values.iter().collect::<Vec<_>>());

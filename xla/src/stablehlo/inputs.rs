@@ -3,7 +3,7 @@
 //! Entry points: [`RowInputs`] for the decoder, [`SampledInputs`] for the sampler. The tokens of a step are
 //! `[rows, tokens_per_row]`, flattened.
 
-use devices::{DecodeLoop, HeadForm};
+use devices::{DecodeAttention, DecodeLoop, HeadForm};
 use model::graph::DType;
 
 use super::emitter::Emitter;
@@ -27,6 +27,8 @@ pub(crate) struct Sizes {
     pub(crate) decode_heads: HeadForm,
     /// The chunks that an iteration of the attention loop of decoding rows reads.
     pub(crate) decode_loop: DecodeLoop,
+    /// How rows that decode attend to their contexts.
+    pub(crate) decode_attention: DecodeAttention,
     /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, unless one block
     /// per tile has more.
     pub(crate) chunk_bytes: usize,

@@ -1,8 +1,9 @@
 //! Programs as StableHLO text, printed from graphs.
 //!
 //! Entry points: [`Lowering`], which turns a graph into operations, and [`module`], which wraps them in a function with
-//! arguments. `emitter` knows the syntax of each operation; `model_ops`, `activation`, `attention`, `chunk_list`, `experts`,
-//! `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from these. The same graph and
+//! arguments. `emitter` knows the syntax of each operation; `model_ops`, `activation`, `attention`, `chunk_list`,
+//! `experts`, `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from these, and
+//! `mosaic` has kernels. The same graph and
 //! sizes always print the same bytes, because the cache of compiled programs relies on that.
 
 mod activation;
@@ -14,6 +15,7 @@ mod history;
 mod inputs;
 mod lower;
 mod model_ops;
+mod mosaic;
 pub(crate) mod probes;
 mod selection;
 mod state;
@@ -29,6 +31,8 @@ pub(super) use attention::{Heads, MAX_CHUNK_BLOCKS, Plan, QUERY_TILE};
 pub(super) use emitter::{Combine, Emitter};
 pub(super) use inputs::{RowInputs, SampledInputs, Sizes};
 pub(super) use lower::Lowering;
+#[cfg(test)]
+pub(super) use mosaic::carry_out;
 pub(super) use state::state_type;
 pub(super) use tensor::{Tensor, Type};
 

@@ -5,12 +5,13 @@
 //! reach an output.
 
 use backend::{BLOCK_SIZE, Batch, ModelGraphs};
-use devices::{DecodeLoop, HeadForm};
+use devices::{DecodeAttention, DecodeLoop, HeadForm};
 use kernels::attention::KvType;
 use model::graph::{AttentionSpec, StateSpec};
 use proptest::prelude::*;
 
 use super::case::layout;
+use super::kernel::kernel_output;
 use super::*;
 use crate::platform::Platform;
 use crate::program::{ProgramForm, ProgramKey, Programs};
@@ -154,6 +155,35 @@ proptest! {
         (case.sizes.decode_heads, case.sizes.chunk_bytes, case.kv_dtype) = (form, chunk_bytes, kv_dtype);
         reading.set(&mut case.sizes);
         case.check(&[tolerance(kv_dtype)]);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(16))]
+
+    /// The operands of the kernel are computed on XLA-CPU, and the kernel's text is carried out.
+    #[test]
+    fn the_kernel_agrees_with_the_cpu(
+        (kv_heads, group) in (1..4usize, 1..4usize),
+        dims in prop::sample::select(vec![[64_usize; 2], [128; 2], [128, 64]]),
+        bounds in bounds(),
+        lens in prop::collection::vec(prop_oneof![0..40usize, 500..600usize], 1..4),
+        kv_dtype in prop::sample::select(vec![DType::F32, DType::Float(FloatType::Bf16)]),
+        seed in any::<u64>(),
+    ) {
+        let lens: Lens = lens.into_iter().map(|before| (before, 1)).collect();
+        let heads = Heads { kv_heads, group, head_dim: dims[0], value_dim: dims[1] };
+        let mut numbers = Numbers::new(seed);
+        let mut case = case((heads, bounds), &lens, [lens.len() + 2, 1], &mut numbers);
+        // Scores of more than 64 products would be large, so that one key has all the weight.
+        case.arguments[0] = floats(&case.arguments[0].dims.clone(), numbers.floats(lens.len() * kv_heads * group * dims[0], 0.5));
+        (case.sizes.decode_attention, case.kv_dtype) = (DecodeAttention::Mosaic, kv_dtype);
+        if let Some(mut output) = kernel_output(&case) {
+            let expected = &case.on_cpu().outputs[0];
+            let padding = output.split_off(expected.dims.iter().product());
+            prop_assert!(padding.iter().all(|value| *value == 0.0));
+            compare::arrays(&floats(&expected.dims, output), expected, &tolerance(kv_dtype), "the kernel");
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use backend::{BLOCK_SIZE, StateLayout};
 use backend::{Batch, RowSampler};
 use cpu::oracle::{Array, Elements, Oracle};
-use devices::{DecodeLoop, HeadForm};
+use devices::{DecodeAttention, DecodeLoop, HeadForm};
 use model::graph::{
     AttentionSpec, DType, Dim, Graph, Op, Quantization, Shape, StateId, TOKEN_HISTORY, Value, WeightPart, WeightSpec,
 };
@@ -70,9 +70,9 @@ struct KvHeads {
 }
 
 /// The program of a case, with its arguments.
-struct Program {
-    text: String,
-    uploads: Vec<Upload>,
+pub(super) struct Program {
+    pub(super) text: String,
+    pub(super) uploads: Vec<Upload>,
     num_donated: usize,
 }
 
@@ -116,6 +116,7 @@ impl Case {
             decode_heads: HeadForm::Split,
             decode_loop: DecodeLoop::EveryRow,
             context: None,
+            decode_attention: DecodeAttention::Loop,
             chunk_bytes: 16 << 20,
         };
         let cache = |KvHeads { kv_heads, dim, .. }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * dim];
@@ -242,7 +243,7 @@ impl Case {
     }
 
     /// Returns the program, with the arguments of the device `rank`.
-    fn program(&self, rank: usize) -> Program {
+    pub(super) fn program(&self, rank: usize) -> Program {
         let Sizes { rows, tokens_per_row, blocks_per_row, .. } = self.sizes;
         let shape = StepShape { rows, tokens_per_row, blocks_per_row };
         let mut uploads = Vec::new();

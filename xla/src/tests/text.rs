@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use backend::{ModelGraphs, StateLayout};
-use devices::{DecodeLoop, HeadForm};
+use devices::{DecodeAttention, DecodeLoop, HeadForm};
 use model::graph::{AttentionSpec, Pairing, RotarySpec, StateSpec};
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
@@ -81,6 +81,7 @@ fn programs_of(model: &ModelGraphs) -> Programs {
         min_decode_rows: 2,
         decode_heads: HeadForm::Split,
         decode_loop: DecodeLoop::EveryRow,
+        decode_attention: DecodeAttention::Loop,
         chunk_bytes: 16 << 20,
         lanes: 1,
         fixed_contexts: &[],

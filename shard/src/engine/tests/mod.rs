@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 use backend::BLOCK_SIZE;
 use devices::plugins::testing::plugin_path;
-use devices::{Asked, Device};
+use devices::{Asked, DecodeAttention, Device};
 use proto::{
     GivenTokens, Logprobs, Opening, Release, Row, Sample, SampledToken, SamplingParams, Step, StepReply, Warmup,
 };
@@ -68,6 +68,7 @@ pub(crate) fn args(model_id: &str, device: Device) -> ShardArgs {
             program_cache: Some(shared_programs()),
             threads: None,
             cpu_isa: None,
+            attention: DecodeAttention::Loop,
             mock_step_us: None,
         },
         uds_path: endpoint::Endpoint::Unix(PathBuf::new()),

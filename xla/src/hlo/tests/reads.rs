@@ -34,6 +34,18 @@ fn operands_in_hbm_count_and_others_do_not() {
     assert_eq!(with(glue), 0);
 }
 
+/// A kernel reads parts of its operands that only its program knows.
+#[test]
+fn a_kernel_reads_what_its_program_says() {
+    let with = |config: &str| {
+        let call = instruction(3, "custom-call", f32s(10), &[1]);
+        let call = proto::Instruction { backend_config: config.as_bytes().to_vec(), ..call };
+        reads(vec![parameter(1, 0, f32s(1000)), call])
+    };
+    assert_eq!(with(r#"{"custom_call_config": {"cost_estimate": {"flops": 7, "bytes_accessed": 100}}}"#), 60);
+    assert_eq!(with(r#"{"custom_call_config": {"body": ""}}"#), 4000);
+}
+
 #[test]
 fn slices_and_gathers_take_parts() {
     let with = |opcode: &str| {

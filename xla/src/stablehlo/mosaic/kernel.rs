@@ -1,0 +1,180 @@
+//! The sizes of the decode kernel, and the shapes of its operands.
+//!
+//! Entry point: [`DecodeKernel`]. The kernel's text and the types of the custom call both come from
+//! [`DecodeKernel::operands`], because libtpu does not compare the two.
+
+use backend::BLOCK_SIZE;
+use devices::HeadForm;
+
+use super::value::{Element, Space, Type};
+use crate::program::REFERENCE_CONTEXT;
+
+/// The number of lanes of a vector register.
+pub(super) const LANES: usize = 128;
+/// The number of rows of a vector register of 32-bit numbers.
+const SUBLANES: usize = 8;
+/// The maximum number of bytes of block tables in scalar memory. Larger tables stay in the device's memory.
+const MAX_TABLE_BYTES: usize = 256 << 10;
+/// The maximum number of bytes of the queries and the outputs that one step of the grid sees.
+const MAX_WINDOW_BYTES: usize = 2 << 20;
+/// The maximum number of bytes of the keys of a chunk, or of its values.
+const MAX_CHUNK_BYTES: usize = 512 << 10;
+/// The maximum number of bytes of the chunks of all slots.
+const MAX_BUFFER_BYTES: usize = 4 << 20;
+/// The maximum number of blocks of a chunk.
+const MAX_CHUNK_BLOCKS: usize = 32;
+/// The number of chunks that the kernel holds or fetches at a time, if they are small.
+const MANY_SLOTS: usize = 4;
+/// The same for large chunks: the kernel computes with one chunk and fetches the next.
+const FEW_SLOTS: usize = 2;
+
+/// The kernel of decode attention for one set of sizes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct DecodeKernel {
+    pub(crate) rows: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) value_dim: usize,
+    pub(crate) num_blocks: usize,
+    pub(crate) blocks_per_row: usize,
+    /// The number of blocks that are fetched, and multiplied, together.
+    pub(crate) chunk_blocks: usize,
+    /// The number of chunks that are in vector memory or on their way there.
+    pub(crate) num_slots: usize,
+    pub(crate) window: Option<usize>,
+    pub(crate) soft_cap: Option<f32>,
+    /// The type of queries, keys and values.
+    pub(crate) element: Element,
+    /// `Wide` multiplies the queries of all heads with all lanes of the keys at once; `Split` multiplies each KV head
+    /// by itself.
+    pub(crate) form: HeadForm,
+    /// The maximum number of bytes of block tables in scalar memory.
+    pub(crate) max_table_bytes: usize,
+    /// The maximum number of bytes of queries and outputs of a step of the grid.
+    pub(crate) max_window_bytes: usize,
+}
+
+/// The sizes that a model and its cache determine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct DecodeSizes {
+    pub(crate) rows: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) value_dim: usize,
+    pub(crate) num_blocks: usize,
+    pub(crate) blocks_per_row: usize,
+    pub(crate) window: Option<usize>,
+    pub(crate) soft_cap: Option<f32>,
+    pub(crate) element: Element,
+}
+
+impl DecodeKernel {
+    /// Returns the kernel for `sizes`, or `None` if the kernel cannot serve them: heads must have 64 lanes or a
+    /// multiple of 128, numbers must be bf16 or f32.
+    pub(crate) fn new(sizes: &DecodeSizes) -> Option<Self> {
+        let DecodeSizes { rows, heads, kv_heads, head_dim, value_dim, num_blocks, blocks_per_row, .. } = *sizes;
+        let DecodeSizes { window, soft_cap, element, .. } = *sizes;
+        let is_known = |dim: usize| dim == LANES / 2 || (dim > 0 && dim.is_multiple_of(LANES));
+        let is_whole = [head_dim, value_dim].iter().all(|dim| dim.is_multiple_of(LANES));
+        if ![head_dim, value_dim].into_iter().all(is_known) || !matches!(element, Element::Bf16 | Element::F32) {
+            return None;
+        }
+        // With few queries per KV head the wide form fills vector registers better, at the same number of products.
+        let is_wide = kv_heads > 1 && (!is_whole || heads / kv_heads < SUBLANES);
+        let form = if is_wide { HeadForm::Wide } else { HeadForm::Split };
+        let width = kv_heads * head_dim.max(value_dim);
+        let block_bytes = BLOCK_SIZE * width.next_multiple_of(LANES) * element.size_bytes();
+        let mut chunk_blocks = MAX_CHUNK_BLOCKS;
+        while chunk_blocks > 1 && (chunk_blocks * block_bytes > MAX_CHUNK_BYTES || chunk_blocks > num_blocks) {
+            chunk_blocks /= 2;
+        }
+        let is_small = 2 * MANY_SLOTS * chunk_blocks * block_bytes <= MAX_BUFFER_BYTES;
+        Some(Self {
+            rows,
+            heads,
+            kv_heads,
+            head_dim,
+            value_dim,
+            num_blocks,
+            blocks_per_row,
+            chunk_blocks,
+            num_slots: if is_small { MANY_SLOTS } else { FEW_SLOTS },
+            window,
+            soft_cap,
+            element,
+            form,
+            max_table_bytes: MAX_TABLE_BYTES,
+            max_window_bytes: MAX_WINDOW_BYTES,
+        })
+    }
+
+    /// Returns the number of groups of queries that are multiplied by themselves, and the number of queries of a group.
+    pub(super) fn groups(&self) -> [usize; 2] {
+        match self.form {
+            HeadForm::Wide => [1, self.heads],
+            HeadForm::Split => [self.kv_heads, self.heads / self.kv_heads],
+        }
+    }
+
+    /// Returns the number of lanes of keys and of values with which a group of queries is multiplied.
+    pub(super) fn group_lanes(&self) -> [usize; 2] {
+        let num_kv_heads = self.kv_heads / self.groups()[0];
+        [self.head_dim, self.value_dim].map(|dim| num_kv_heads * dim)
+    }
+
+    /// Returns true if the block tables are in scalar memory.
+    pub(crate) fn has_scalar_tables(&self) -> bool {
+        self.rows * self.blocks_per_row * Element::I32.size_bytes() <= self.max_table_bytes
+    }
+
+    /// Returns the sizes of the block tables: `[rows * blocks_per_row]` in scalar memory, else `[rows, n, 128]`, in
+    /// which each row's table is padded to whole vectors.
+    pub(crate) fn table_dims(&self) -> Vec<usize> {
+        if self.has_scalar_tables() {
+            return vec![self.rows * self.blocks_per_row];
+        }
+        vec![self.rows, self.blocks_per_row.div_ceil(LANES), LANES]
+    }
+
+    /// Returns the number of rows of a step of the grid.
+    pub(super) fn rows_per_step(&self) -> usize {
+        let [groups, queries] = self.groups();
+        let lanes = |dim: usize| groups * queries.next_multiple_of(SUBLANES) * dim.next_multiple_of(LANES);
+        let row_bytes = Element::F32.size_bytes() * (lanes(self.head_dim) + lanes(self.value_dim));
+        let fits = |rows: &usize| self.rows.is_multiple_of(*rows) && rows * row_bytes <= self.max_window_bytes;
+        (1..=self.rows).rev().find(fits).unwrap_or(1)
+    }
+
+    /// Returns the types of the operands: the lengths of the contexts `[rows]`, the block tables, the queries
+    /// `[rows, groups, queries, head_dim]`, the keys and the values.
+    pub(crate) fn operands(&self) -> [Type; 5] {
+        let [groups, queries] = self.groups();
+        let tables = if self.has_scalar_tables() { Space::Smem } else { Space::Any };
+        let cache = |dim: usize| [self.num_blocks, BLOCK_SIZE, self.kv_heads * dim];
+        [
+            Type::array([self.rows], Element::I32, Space::Smem),
+            Type::array(self.table_dims(), Element::I32, tables),
+            Type::array([self.rows, groups, queries, self.head_dim], self.element, Space::Vmem),
+            Type::array(cache(self.head_dim), self.element, Space::Hbm),
+            Type::array(cache(self.value_dim), self.element, Space::Hbm),
+        ]
+    }
+
+    /// Returns the costs for rows with contexts of [`REFERENCE_CONTEXT`] tokens: operations on floats, exponentials,
+    /// and bytes read and written.
+    pub(super) fn reference_costs(&self) -> [usize; 3] {
+        let tokens = self.rows * self.window.map_or(REFERENCE_CONTEXT, |window| REFERENCE_CONTEXT.min(window));
+        let lanes: usize = self.group_lanes().iter().sum();
+        let [_, _, queries, ..] = self.operands().map(|ty| ty.size_bytes());
+        let cached = tokens * self.kv_heads * (self.head_dim + self.value_dim) * self.element.size_bytes();
+        [2 * tokens * self.heads * lanes, tokens * self.heads, cached + queries + self.result().size_bytes()]
+    }
+
+    /// Returns the type of the result, `[rows, groups, queries, value_dim]`, f32.
+    pub(crate) fn result(&self) -> Type {
+        let [groups, queries] = self.groups();
+        Type::array([self.rows, groups, queries, self.value_dim], Element::F32, Space::Vmem)
+    }
+}
