@@ -9,10 +9,10 @@
 //!    check that rows do not affect each other. `xla/src/tests` compares compiled operations with those of the CPU.
 //! 5. Add a row to `docs/plugins.md`.
 //!
-//! Entry points: [`Device`] is a row; [`choose`] returns the device that `--device` means; [`missing`] says why a device
-//! cannot be used on this machine; [`Device::check_ranks`], [`Device::check_quantize`] and [`Device::check_attention`]
-//! refuse unsupported requests; [`plugins::find`] finds plugins; [`tpu::find`] finds chips. None of these functions opens
-//! a plugin or a device: the searches only look at files.
+//! Entry points: [`Device`] is a row; [`choose`] returns the device that `--device` means; [`missing`] says why a
+//! device cannot be used on this machine; [`Device::check_ranks`], [`Device::check_quantize`] and
+//! [`Device::check_attention`] refuse unsupported requests; [`plugins::find`] finds plugins; [`tpu::find`] finds chips.
+//! None of these functions opens a plugin or a device: the searches only look at files.
 
 mod check;
 mod choice;

@@ -34,9 +34,9 @@ pub struct PlatformSpec {
     /// The maximum number of bytes of keys, or of values, that one iteration of the attention loop gathers, so that
     /// they stay in fast memory. An iteration gathers at least one block.
     pub chunk_bytes: usize,
-    /// The number of elements in a row of the device's vectors. In memory, the last dimension of an array is padded to a
-    /// multiple of it. The KV cache is then kept row by row, because the compiler would lay out narrow caches otherwise,
-    /// and copy them in every step. 1: arrays have no padding.
+    /// The number of elements in a row of the device's vectors. In memory, the last dimension of an array is padded to
+    /// a multiple of it. The KV cache is then kept row by row, because the compiler would lay out narrow caches
+    /// otherwise, and copy them in every step. 1: arrays have no padding.
     pub lanes: usize,
     /// Lengths of context, ascending, for which decoding programs are compiled whose attention reads a fixed number of
     /// tokens of every row. Rows with longer contexts need a program that reads as much as the longest of them has; on
@@ -109,7 +109,7 @@ pub enum HeadForm {
 pub enum DecodeLoop {
     /// The next chunk of every row. The longest context determines the number of iterations.
     EveryRow,
-    /// The next chunks of a list of all chunks of all rows, so many at a time. The sum of the contexts determines the
+    /// This number of chunks of a list that contains all chunks of all rows. The sum of the contexts determines the
     /// number of iterations.
     List(usize),
 }

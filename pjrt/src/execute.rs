@@ -42,8 +42,8 @@ pub struct ExecuteOptions {
     /// The device to launch on. A portable executable requires this option, and a launch for each device that runs the
     /// program. `None` launches on all devices of the executable.
     pub device: Option<Device>,
-    /// The indices of the arguments whose memory outputs can take over (`tf.aliasing_output`); `None` if the caller does
-    /// not know them. The plugin gets a list of the kept arguments among these, and builds a set from it in every
+    /// The indices of the arguments whose memory outputs can take over (`tf.aliasing_output`); `None` if the caller
+    /// does not know them. The plugin gets a list of the kept arguments among these, and builds a set from it in every
     /// launch. A kept argument that outputs can take over must be in the range, or it is lost like a donated one.
     pub aliased: Option<Range<usize>>,
     /// True if [`Execution::done`] gets its events, which the plugin then creates in every launch.

@@ -2,8 +2,8 @@
 //!
 //! Entry points: [`upload`], and [`arrays`] for the programs that read the weights. The part of a tensor that belongs
 //! to a rank is copied to the rank's device: unchanged, or converted if the model is loaded in another type, or
-//! quantized (`rounded_rows`). A few threads read parts while devices copy earlier ones. The bytes under way are bounded
-//! ([`UploadBudget`]), so that the host needs little more memory than twice the size of the largest part.
+//! quantized (`rounded_rows`). A few threads read parts while devices copy earlier ones. The bytes under way are
+//! bounded ([`UploadBudget`]), so that the host needs little more memory than twice the size of the largest part.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -15,7 +15,8 @@ use crate::{
 /// first GPU, which containers have.
 const PLACES: [&str; 2] = ["proc/driver/nvidia/gpus", "dev/nvidia0"];
 
-/// Chunks of a loop are large, because each iteration launches several kernels and a chunk need not fit into fast memory.
+/// Chunks of a loop are large, because each iteration launches several kernels and a chunk need not fit into fast
+/// memory.
 const CHUNK_BYTES: usize = 128 << 20;
 
 impl Device {

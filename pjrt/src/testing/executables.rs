@@ -158,8 +158,8 @@ unsafe extern "C-unwind" fn parameters(call: *mut Struct<ExecutableParameterMemo
 }
 
 unsafe extern "C-unwind" fn memory_stats(call: *mut Struct<ExecutableMemoryStats>) -> *mut RawError {
-    // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed. The function does
-    // not set the peak, like an older plugin.
+    // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed. The function
+    // does not set the peak, like an older plugin.
     unsafe { (*call).fields.alias = i64::try_from(program((*call).fields.executable).alias_bytes).expect("small") };
     std::ptr::null_mut()
 }

@@ -1,5 +1,5 @@
-//! A fake plugin in Rust, so that the wrapper's unsafe code can run under Miri, and code that uses the wrapper without a
-//! device. Other crates use the fake plugin with the feature `testing`.
+//! A fake plugin in Rust, so that the wrapper's unsafe code can run under Miri, and code that uses the wrapper without
+//! a device. Other crates use the fake plugin with the feature `testing`.
 //!
 //! Entry points: [`client`], [`plugin`], and [`control`] for the [`Control`] of a test, which sets the devices
 //! ([`Slice`]), counts the objects, records executions and decides when transfers end. The plugin's objects are boxes,

@@ -1,6 +1,6 @@
 //! Fake programs. A program is a text of two numbers, its parameters and its outputs, or a StableHLO module of which
-//! only the signature of `main` is read. An output of the first kind has the bytes of an argument, each plus one; one of
-//! the second kind is zero.
+//! only the signature of `main` is read. An output of the first kind has the bytes of an argument, each plus one; one
+//! of the second kind is zero.
 
 use crate::ElementType;
 use crate::element_type::Shape;

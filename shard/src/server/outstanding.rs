@@ -1,7 +1,7 @@
 //! The replies that are not sent yet, in the order of their commands.
 //!
-//! Entry point: [`Outstanding`]. A step that was launched is replied to when the device has finished it. Replies to later
-//! commands wait until then.
+//! Entry point: [`Outstanding`]. A step that was launched is replied to when the device has finished it. Replies to
+//! later commands wait until then.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};

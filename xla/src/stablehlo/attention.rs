@@ -2,63 +2,23 @@
 //!
 //! Entry points: [`write`], [`attend`]. The keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its
 //! values `[num_blocks, block_size, kv_heads * value_dim]`. A loop reads the contexts in chunks, with a running softmax
-//! (Milakov and Gimelshein, 2018). The longest context determines the number of iterations, so no program is bound to a
-//! length of context. A gathered chunk is small enough to stay in fast memory, so the cache is read once. Prompts are
-//! cut into tiles of queries. A tile needs the keys up to its last position and, with a window, from the first block
-//! that its first query sees. `docs/tpu-attention.md` compares this design with others.
+//! (Milakov and Gimelshein, 2018). `attention_plan` has the sizes of the loop. The contexts determine the number of
+//! iterations, unless the program is for a fixed length of context. A gathered chunk is small enough to stay in fast
+//! memory, so the cache is read once. Prompts are cut into tiles of queries. A tile needs the keys up to its last
+//! position and, with a window, from the first block that its first query sees. `docs/tpu-attention.md` compares this
+//! design with others.
 
 use backend::BLOCK_SIZE;
-use devices::{DecodeLoop, HeadForm};
+use devices::HeadForm;
 use model::graph::{AttentionSpec, DType};
 
+use super::attention_plan::{Heads, Plan};
 use super::chunk_list;
 use super::emitter::{Combine, DotDims, Emitter, Reduction};
 use super::history::context_lens;
 use super::inputs::{RowInputs, Sizes};
 use super::mosaic::{self, DecodeKernel};
 use super::tensor::{Tensor, Type};
-
-/// The maximum number of blocks of a row in a chunk, in programs for decoding.
-const DECODE_CHUNK_BLOCKS: usize = 16;
-/// The maximum number of blocks of a row in a chunk, in any program.
-pub(crate) const MAX_CHUNK_BLOCKS: usize = 32;
-/// The maximum number of queries in a tile. The queries of a tile belong to one prompt and read its context together.
-pub(crate) const QUERY_TILE: usize = 256;
-/// The maximum number of bytes of a chunk's scores, so that the scores stay in fast memory together with the chunk.
-const MAX_SCORE_BYTES: usize = 16 << 20;
-
-/// The heads of an attention layer on one rank, and the type of the keys and values.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Heads {
-    pub(crate) heads: usize,
-    pub(crate) head_dim: usize,
-    pub(crate) kv_heads: usize,
-    pub(crate) value_dim: usize,
-    pub(crate) dtype: DType,
-}
-
-/// The sizes and settings of the loops.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan {
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    value_dim: usize,
-    /// The number of queries in a tile, all of one row.
-    tile: usize,
-    num_tiles: usize,
-    /// The number of tiles that read their contexts in the same loop.
-    group: usize,
-    pub(super) chunk_blocks: usize,
-    /// The number of tokens, from the start of each tile, that a group of tiles reads; `None` if it reads as many as the
-    /// longest tile needs.
-    reach: Option<usize>,
-    /// The number of chunks of any tiles that an iteration reads; `None` if it reads the next chunk of every tile.
-    num_items: Option<usize>,
-    form: HeadForm,
-    window: Option<usize>,
-    soft_cap: Option<f32>,
-}
 
 /// The rows of a step, and the sizes of its program.
 #[derive(Clone, Copy)]
@@ -190,96 +150,6 @@ pub(super) fn attend(
     emitter.reshape(&output, &output_dims) // [tokens, heads, value_dim]
 }
 
-/// Returns `most`, halved while that number of blocks is too large; at least 1.
-fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
-    let mut blocks = most;
-    while blocks > 1 && is_too_large(blocks) {
-        blocks /= 2;
-    }
-    blocks
-}
-
-impl Plan {
-    /// Returns the plan of a layer in a program of `sizes`.
-    pub(crate) fn new(dims: Heads, sizes: &Sizes, spec: &AttentionSpec) -> Self {
-        let Heads { heads, head_dim, kv_heads, value_dim, dtype } = dims;
-        let tile = sizes.tokens_per_row.min(QUERY_TILE);
-        let num_tiles = sizes.rows * sizes.tokens_per_row / tile;
-        let is_decode = sizes.tokens_per_row == 1;
-        let form = if is_decode && kv_heads > 1 { sizes.decode_heads } else { HeadForm::Split };
-        let group = if is_decode { num_tiles } else { (QUERY_TILE / tile).min(num_tiles) };
-        let most = if is_decode { DECODE_CHUNK_BLOCKS } else { MAX_CHUNK_BLOCKS };
-        let block_bytes = BLOCK_SIZE * kv_heads * head_dim.max(value_dim) * dtype.size_bytes() as usize;
-        let score_bytes = tile * heads * BLOCK_SIZE * DType::F32.size_bytes() as usize;
-        let num_items = match sizes.decode_loop {
-            DecodeLoop::List(num_items) if is_decode => Some(num_items.min(num_tiles)),
-            DecodeLoop::List(_) | DecodeLoop::EveryRow => None,
-        };
-        let together = num_items.unwrap_or(group);
-        let is_too_large = |blocks: usize| {
-            together * blocks * block_bytes > sizes.chunk_bytes || together * blocks * score_bytes > MAX_SCORE_BYTES
-        };
-        let AttentionSpec { keys: _, values: _, scale: _, window, soft_cap } = *spec;
-        let reach = sizes.context.filter(|_| is_decode).map(|context| reach(context, window));
-        let chunk_blocks = match reach {
-            Some(reach) => chunk_blocks(reach / BLOCK_SIZE, |blocks| {
-                blocks % 2 == 0 && group * blocks * block_bytes > sizes.chunk_bytes
-            }),
-            None => chunk_blocks(most.min(sizes.blocks_per_row), is_too_large),
-        };
-        Self {
-            heads,
-            kv_heads,
-            head_dim,
-            value_dim,
-            tile,
-            num_tiles,
-            group,
-            chunk_blocks,
-            reach,
-            num_items,
-            form,
-            window,
-            soft_cap,
-        }
-    }
-}
-
-/// Returns the number of tokens that a decoding row reads of a context of `context` tokens, in whole blocks. With a
-/// window, the row reads from the start of the block in which the window begins.
-fn reach(context: usize, window: Option<usize>) -> usize {
-    let of_window = window.map_or(usize::MAX, |window| window.next_multiple_of(BLOCK_SIZE) + BLOCK_SIZE);
-    context.next_multiple_of(BLOCK_SIZE).min(of_window)
-}
-
-impl Plan {
-    /// Returns the score of a key that a query does not see. With a window the score is finite, because a chunk may
-    /// contain no key that the query sees.
-    pub(super) fn unseen(&self) -> f64 {
-        if self.window.is_some() { f64::from(f32::MIN) } else { f64::NEG_INFINITY }
-    }
-}
-
-impl Plan {
-    /// Returns the number of iterations of the loop in a program that decodes, for rows with these lengths of context.
-    pub(crate) fn decode_rounds(&self, contexts: &[usize]) -> usize {
-        let chunk = self.chunk_blocks * BLOCK_SIZE;
-        match (self.reach, self.num_items) {
-            (_, Some(num_items)) => contexts.iter().map(|len| len.div_ceil(chunk)).sum::<usize>().div_ceil(num_items),
-            (Some(reach), None) => reach.div_ceil(chunk),
-            (None, None) => contexts.iter().max().map_or(0, |longest| longest.div_ceil(chunk)),
-        }
-    }
-
-    /// Returns the last dimension of the loop's output.
-    pub(super) fn output_width(&self) -> usize {
-        match self.form {
-            HeadForm::Split => self.value_dim,
-            HeadForm::Wide => self.kv_heads * self.value_dim,
-        }
-    }
-}
-
 impl Tiles {
     /// Returns `len` tiles from `first` on.
     fn from(&self, emitter: &mut Emitter, first: &Tensor, len: usize) -> Self {
@@ -320,8 +190,8 @@ fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, pl
     let one = emitter.splat(1.0, lens.ty.clone()); // [tiles]
     let end = emitter.elementwise("add", &[&last, &one]); // [tiles]
     let end = emitter.elementwise("minimum", &[&end, &lens]); // [tiles]
-    // A tile of padding reads one key, so that it does not prolong the loop. The key may be anything. In a list of chunks
-    // it has none.
+    // A tile of padding reads one key, so that it does not prolong the loop. The key may be anything. In a list of
+    // chunks it has none.
     let has_tokens = emitter.compare("LT", &first, &lens); // [tiles]
     let of_padding = emitter.splat(if plan.num_items.is_some() { 0.0 } else { 1.0 }, lens.ty.clone()); // [tiles]
     let ends = emitter.select(&has_tokens, &end, &of_padding); // [tiles]

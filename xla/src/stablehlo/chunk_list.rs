@@ -1,13 +1,14 @@
-//! Attention of decoding rows as a loop over a list of chunks: the chunks of the first row, then those of the second, and
-//! so on.
+//! Attention of decoding rows as a loop over a list of chunks: the chunks of the first row, then those of the second,
+//! and so on.
 //!
-//! Entry point: [`attend`]. Each iteration reads the next few chunks of the list, of whichever rows they are, computes the
-//! softmax of each chunk alone and merges the results into the states of their rows. So a step reads as much as its
+//! Entry point: [`attend`]. Each iteration reads the next few chunks of the list, of whichever rows they are, computes
+//! the softmax of each chunk alone and merges the results into the states of their rows. So a step reads as much as its
 //! contexts have, however much they differ in length.
 
 use model::graph::DType;
 
-use super::attention::{Chunk, Plan, Queries, Tiles, attend_to_chunk, queries, read, zero_after_end};
+use super::attention::{Chunk, Queries, Tiles, attend_to_chunk, queries, read, zero_after_end};
+use super::attention_plan::Plan;
 use super::emitter::{Combine, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 use backend::BLOCK_SIZE;
@@ -156,8 +157,8 @@ fn attend_to_items(
     attend_to_chunk(emitter, &Queries { q, positions }, &Chunk { keys, values, first_key }, &start, plan)
 }
 
-/// Returns the blocks of each chunk, `[items, blocks]`, for rows that are read from their start: whole parts of their block
-/// tables.
+/// Returns the blocks of each chunk, `[items, blocks]`, for rows that are read from their start: whole parts of their
+/// block tables.
 fn blocks_of_chunks(emitter: &mut Emitter, tables: &Tensor, items: &Items, plan: &Plan) -> Tensor {
     let [num_rows, per_row] = [tables.dims()[0], tables.dims()[1] / plan.chunk_blocks];
     let tables = emitter.reshape(tables, &[num_rows * per_row, plan.chunk_blocks]); // [chunks, blocks]
@@ -187,8 +188,8 @@ fn blocks_from(emitter: &mut Emitter, tables: &Tensor, items: &Items, plan: &Pla
     emitter.gather_rows(&tables, &entry) // [items, blocks]
 }
 
-/// Returns the rows' largest scores, sums and outputs after the results of some chunks were added. Results after the end
-/// of the list are dropped.
+/// Returns the rows' largest scores, sums and outputs after the results of some chunks were added. Results after the
+/// end of the list are dropped.
 fn merge(emitter: &mut Emitter, state: &[Tensor], attended: &[Tensor], rows: &Tensor) -> Vec<Tensor> {
     let largest = emitter.scatter_rows(&state[0], rows, &attended[0], Combine::Max); // [rows, (kv_heads,) queries]
     let kept = emitter.elementwise("subtract", &[&state[0], &largest]); // [rows, (kv_heads,) queries]

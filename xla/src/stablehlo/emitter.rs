@@ -285,9 +285,9 @@ impl Emitter {
         })
     }
 
-    /// Returns `x` with its rows at `indices` `[i]` combined with `updates` `[i, ..]`. Indices `[i, 2]` select rows by the
-    /// first two dimensions of `x`. Indices outside of `x` are skipped. If rows are replaced, no two indices inside of `x`
-    /// may be equal.
+    /// Returns `x` with its rows at `indices` `[i]` combined with `updates` `[i, ..]`. Indices `[i, 2]` select rows by
+    /// the first two dimensions of `x`. Indices outside of `x` are skipped. If rows are replaced, no two indices inside
+    /// of `x` may be equal.
     pub(crate) fn scatter_rows(&mut self, x: &Tensor, indices: &Tensor, updates: &Tensor, how: Combine) -> Tensor {
         let window_dims: Vec<usize> = (1..updates.dims().len()).collect();
         let scattered: Vec<usize> = (0..indices.dims().get(1).copied().unwrap_or(1)).collect();

@@ -32,8 +32,8 @@ pub(crate) struct Sizes {
     /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, unless one block
     /// per tile has more.
     pub(crate) chunk_bytes: usize,
-    /// The number of tokens of every row's context that the attention of decoding rows reads; `None` if it reads as many
-    /// as the longest context has.
+    /// The number of tokens of every row's context that the attention of decoding rows reads; `None` if it reads as
+    /// many as the longest context has.
     pub(crate) context: Option<usize>,
 }
 

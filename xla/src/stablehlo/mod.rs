@@ -8,6 +8,7 @@
 
 mod activation;
 mod attention;
+mod attention_plan;
 mod chunk_list;
 mod emitter;
 mod experts;
@@ -27,7 +28,7 @@ use std::fmt::Write;
 
 use model::graph::DType;
 
-pub(super) use attention::{Heads, MAX_CHUNK_BLOCKS, Plan, QUERY_TILE};
+pub(super) use attention_plan::{Heads, MAX_CHUNK_BLOCKS, Plan, QUERY_TILE};
 pub(super) use emitter::{Combine, Emitter};
 pub(super) use inputs::{RowInputs, SampledInputs, Sizes};
 pub(super) use lower::Lowering;

@@ -99,7 +99,7 @@ fn what_is_wrong_is_named() {
         (
             "type",
             |bytes| set_after(bytes, "blk.1.attn_q.weight", (20, &39_u32.to_le_bytes())),
-            "tensor blk.1.attn_q.weight of damaged.gguf has type 39 and shape [64, 64]",
+            "tensor blk.1.attn_q.weight of damaged.gguf has GGML type number 39 and shape [64, 64]",
         ),
         (
             "name",
