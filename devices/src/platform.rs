@@ -118,7 +118,7 @@ pub enum DecodeLoop {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum DecodeAttention {
-    /// A loop over chunks of the contexts, which runs as often as the longest context requires.
+    /// A loop over chunks of the contexts ([`DecodeLoop`]).
     #[default]
     Loop,
     /// A Mosaic kernel, in which each row reads its own context, where there is a kernel for the sizes of the model;

@@ -225,7 +225,7 @@ fn cost(program: &Program, executable: &Executable) -> Result<ProgramCost, XlaEr
     let (format, bytes) = executable.optimized_program().map_err(failed)?;
     let module = HloModule::parse(&format, &bytes);
     let module = module.map_err(|source| XlaError::Hlo { program: program.name.clone(), source: Box::new(source) })?;
-    let Reference { attention_rounds, minimum_bytes } = program.reference;
+    let read = |reference: Reference| module.reads(reference.attention_rounds.max(1), reference.kernel_share);
     let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
     Ok(ProgramCost {
         flops: cost("flops"),
@@ -234,11 +234,9 @@ fn cost(program: &Program, executable: &Executable) -> Result<ProgramCost, XlaEr
         alias_bytes: bytes(stats.alias_bytes),
         argument_bytes: bytes(stats.argument_bytes),
         code_bytes: bytes(stats.generated_code_bytes),
-        read_bytes: module.reads(attention_rounds.max(1)),
-        minimum_bytes,
-        mixed_bytes: program
-            .mixed_reference
-            .map(|mixed| [module.reads(mixed.attention_rounds.max(1)), mixed.minimum_bytes]),
+        read_bytes: read(program.reference),
+        minimum_bytes: program.reference.minimum_bytes,
+        mixed_bytes: program.mixed_reference.map(|mixed| [read(mixed), mixed.minimum_bytes]),
         collectives: module.collectives(),
     })
 }

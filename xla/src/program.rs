@@ -91,6 +91,9 @@ pub(super) struct Reference {
     /// programs, the rows' keys and values and the other states of their slots. 0 for programs that neither decode nor
     /// sample.
     pub(super) minimum_bytes: u64,
+    /// Dividend and divisor of the share that attention kernels read of what they read with contexts of
+    /// [`REFERENCE_CONTEXT`] tokens.
+    pub(super) kernel_share: [u64; 2],
 }
 
 impl Program {
@@ -331,7 +334,7 @@ impl Programs {
                 (equal, Some(self.decode_reference(&sizes, &mixed)))
             }
             ProgramKey::Sampler { .. } => {
-                (Reference { attention_rounds: 0, minimum_bytes: read_weights_bytes(&self.graphs.logits) }, None)
+                (Reference { minimum_bytes: read_weights_bytes(&self.graphs.logits), ..Reference::default() }, None)
             }
             ProgramKey::Clear | ProgramKey::Decoder { .. } | ProgramKey::CachedTokens | ProgramKey::Targets { .. } => {
                 (Reference::default(), None)
@@ -349,6 +352,7 @@ impl Programs {
         Reference {
             attention_rounds: rounds.max().unwrap_or_default() as u64,
             minimum_bytes: read_weights_bytes(&self.graphs.decoder) + state_bytes,
+            kernel_share: [num_tokens as u64, (contexts.len() * REFERENCE_CONTEXT) as u64],
         }
     }
 

@@ -57,8 +57,9 @@ impl HloModule {
     /// instruction reads parts of an operand (slice, gather) or replaces parts (scatter), only those parts count.
     /// Prefetches into the chip's memory count; reads of their results do not. The data that the first instructions
     /// prefetch is fetched again at the end, for the next run; only one of the two prefetches counts.
-    pub(crate) fn reads(&self, dynamic_trip_count: u64) -> u64 {
-        reads::Reads { module: self, dynamic_trip_count }.of_computation(self.entry)
+    /// Of what a kernel says it reads, the quotient of the two numbers of `kernel_share` counts.
+    pub(crate) fn reads(&self, dynamic_trip_count: u64, kernel_share: [u64; 2]) -> u64 {
+        reads::Reads { module: self, dynamic_trip_count, kernel_share }.of_computation(self.entry)
     }
 
     /// Counts the collectives of one execution. The body of a loop whose trip count is known only at run time counts

@@ -34,6 +34,8 @@ pub(super) struct Reads<'a> {
     pub(super) module: &'a HloModule,
     /// The trip count that is assumed for loops for which the module has none.
     pub(super) dynamic_trip_count: u64,
+    /// Dividend and divisor of the share of the bytes that kernels say they read.
+    pub(super) kernel_share: [u64; 2],
 }
 
 impl Reads<'_> {
@@ -49,7 +51,8 @@ impl Reads<'_> {
             Flow::Here if is_free(instruction) || is_for_next_run(computation, instruction) => 0,
             Flow::Here if instruction.stated_bytes.is_some() => {
                 let written: u64 = instruction.result.iter().map(|array| array.bytes).sum();
-                instruction.stated_bytes.unwrap_or(0).saturating_sub(written)
+                let stated = instruction.stated_bytes.unwrap_or(0).saturating_sub(written);
+                stated.saturating_mul(self.kernel_share[0]) / self.kernel_share[1].max(1)
             }
             Flow::Here => {
                 let reads = (0..instruction.operands.len()).map(|at| self.of_operand(computation, instruction, at));

@@ -35,7 +35,7 @@ const FOUR_HOSTS: [i32; 16] = [0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 3, 3, 2, 2, 3, 3];
 
 /// Returns the graphs of a small model with wide heads.
 pub(super) fn model() -> ModelGraphs {
-    model_with(256)
+    model_with(1024)
 }
 
 /// Returns the platform `tpu`.

@@ -143,7 +143,7 @@ fn factor_types(module: &proto::Module) -> Vec<[i32; 2]> {
 fn a_matmul_reads_its_arguments() {
     with_libtpu("a_matmul_reads_its_arguments", |plugin| {
         let module = compiled(plugin, "v5e:1x1", &[0], MATMUL);
-        assert_eq!(module.reads(1), MATMUL_BYTES);
+        assert_eq!(module.reads(1, [1, 1]), MATMUL_BYTES);
         assert_eq!(module.collectives(), Collectives::default());
     });
 }
@@ -154,7 +154,11 @@ fn integers_are_read_and_multiplied_as_integers() {
     with_libtpu("integers_are_read_and_multiplied_as_integers", |plugin| {
         for topology in ["v5e:1x1", "v6e:1x1"] {
             let (format, bytes) = optimised(plugin, topology, &[0], INT8_MATMUL);
-            assert_eq!(HloModule::parse(&format, &bytes).expect("readable").reads(1), INT8_MATMUL_BYTES, "{topology}");
+            assert_eq!(
+                HloModule::parse(&format, &bytes).expect("readable").reads(1, [1, 1]),
+                INT8_MATMUL_BYTES,
+                "{topology}"
+            );
             let module = proto::ModuleWithConfig::decode(bytes.as_slice()).expect("a module");
             assert_eq!(factor_types(&module.hlo_module.unwrap_or_default()), [[S8; 2]], "{topology}");
         }
@@ -165,7 +169,7 @@ fn integers_are_read_and_multiplied_as_integers() {
 fn a_loop_reads_the_blocks_it_gathers() {
     with_libtpu("a_loop_reads_the_blocks_it_gathers", |plugin| {
         let module = compiled(plugin, "v5e:1x1", &[0], GATHER_LOOP);
-        let [none, one, ten] = [0, 1, 10].map(|trips| module.reads(trips));
+        let [none, one, ten] = [0, 1, 10].map(|trips| module.reads(trips, [1, 1]));
         assert_eq!(ten - none, 10 * (one - none));
         // The table of blocks is read whole, 4 rows padded to 128 lanes; the other bytes are counters.
         let (blocks, table) = (4 * 16 * 128 * 2, 4 * 128 * 4);
@@ -179,7 +183,7 @@ fn a_scatter_in_place_reads_its_updates() {
     with_libtpu("a_scatter_in_place_reads_its_updates", |plugin| {
         let module = compiled(plugin, "v5e:1x1", &[0], SCATTER);
         // The reads are the rows, the rows that they replace, and the indices, 2 rows padded to 128 lanes.
-        assert_eq!(module.reads(1), 2 * 8 * 128 * 2 + 2 * 128 * 4);
+        assert_eq!(module.reads(1, [1, 1]), 2 * 8 * 128 * 2 + 2 * 128 * 4);
     });
 }
 
@@ -201,7 +205,7 @@ fn modules_of_xla_cpu_are_read() {
         HloModule::parse(&format, &bytes).expect("readable")
     };
     // The compiler may write the product to memory, from which the addition reads it.
-    let reads = compiled(&[0], MATMUL).reads(1);
+    let reads = compiled(&[0], MATMUL).reads(1, [1, 1]);
     assert!((MATMUL_BYTES..=MATMUL_BYTES + 256 * 128 * 4).contains(&reads), "{reads}");
     let counts = compiled(&[0, 1, 2, 3], COLLECTIVES).collectives();
     assert_eq!(counts, Collectives { all_reduce: 12, all_gather: 1, ..Collectives::default() });

@@ -163,12 +163,13 @@ impl DecodeKernel {
     }
 
     /// Returns the costs for rows with contexts of [`REFERENCE_CONTEXT`] tokens: operations on floats, exponentials,
-    /// and bytes read and written.
+    /// and bytes read and written, with the padding of the caches.
     pub(super) fn reference_costs(&self) -> [usize; 3] {
         let tokens = self.rows * self.window.map_or(REFERENCE_CONTEXT, |window| REFERENCE_CONTEXT.min(window));
         let lanes: usize = self.group_lanes().iter().sum();
         let [_, _, queries, ..] = self.operands().map(|ty| ty.size_bytes());
-        let cached = tokens * self.kv_heads * (self.head_dim + self.value_dim) * self.element.size_bytes();
+        let width = |dim: usize| (self.kv_heads * dim).next_multiple_of(LANES);
+        let cached = tokens * (width(self.head_dim) + width(self.value_dim)) * self.element.size_bytes();
         [2 * tokens * self.heads * lanes, tokens * self.heads, cached + queries + self.result().size_bytes()]
     }
 

@@ -116,7 +116,7 @@ impl Program {
         let executable =
             topology.compile(self.text.as_bytes(), &options).unwrap_or_else(|error| panic!("{name}: {error}"));
         let (format, bytes) = executable.optimized_program().unwrap();
-        let reads = HloModule::parse(&format, &bytes).unwrap().reads(1);
+        let reads = HloModule::parse(&format, &bytes).unwrap().reads(1, [1, 1]);
         (executable.memory_stats().unwrap(), reads)
     }
 }
