@@ -80,7 +80,8 @@ impl FakeOwner {
         Box::into_raw(Box::new(Self { platform, process_index, devices, addressable, attributes, kind, control }))
     }
 
-    /// Returns the devices on which this client runs a program that is assigned to the devices with the ids `assigned`.
+    /// Returns the devices of this client's process whose ids are in `assigned`. These run the program. If `assigned` is
+    /// empty, all devices of the process run it.
     pub(super) fn running_on(&self, assigned: &[i64]) -> Vec<*mut RawDevice> {
         // SAFETY: the devices exist as long as `self`.
         let id = |device: &*mut FakeDevice| i64::from(unsafe { (**device).facts.id });
