@@ -25,8 +25,8 @@ thread_local! {
 ///
 /// An event is a future that any task may poll, but only the waker of the last poll is woken. The plugin may wake and
 /// drop the waker on a thread of its own. The waker may own values of this crate, even the last clone of the client.
-/// After the work has ended, the event may be polled and waited for again, with the same result. Dropping the event does
-/// not stop the work.
+/// After the work has ended, the event may be polled and waited for again, with the same result. Dropping the event
+/// does not stop the work.
 #[derive(Debug)]
 pub struct Event {
     raw: Handle<RawEvent>,

@@ -103,8 +103,8 @@ impl Executable {
     /// The element types and dimensions of the outputs of one device.
     ///
     /// # Errors
-    /// The plugin's error, [`Error::ElementType`] for a type that is not supported, or [`Error::Contract`] if a dimension
-    /// is negative or the lists of types and dimensions differ in length.
+    /// The plugin's error, [`Error::ElementType`] for a type that is not supported, or [`Error::Contract`] if a
+    /// dimension is negative or the lists of types and dimensions differ in length.
     pub fn outputs(&self) -> Result<Vec<Shape>, Error> {
         let arguments =
             ExecutableOutputElementTypes { executable: self.raw(), types: std::ptr::null_mut(), num_types: 0 };

@@ -1,5 +1,5 @@
-//! Fake buffers and layouts. The test decides if transfers happen at once or later. They use the memory that the wrapper
-//! lends.
+//! Fake buffers and layouts. The test decides if transfers happen at once or later. Transfers use the memory that the
+//! wrapper lends.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};

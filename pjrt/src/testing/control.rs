@@ -1,6 +1,6 @@
 //! The settings with which a test controls the fake plugin, and the state that the test can check. Each thread has its
-//! own, unless it adopts another. A client and a topology keep the control of the thread that made them, and so do their
-//! devices, buffers and executables, and the events of these.
+//! own, unless it adopts another. A client and a topology keep the control of the thread that made them, and so do
+//! their devices, buffers and executables, and the events of these.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
@@ -164,8 +164,8 @@ impl Control {
         *lock(&self.client_options) = options;
     }
 
-    /// The texts of the programs that were compiled, in the order in which they were compiled. Before a module, its text
-    /// has a line with the ids of the assigned devices.
+    /// The texts of the programs that were compiled, in the order in which they were compiled. The text of a module
+    /// begins with a line that lists the ids of the assigned devices.
     pub fn programs(&self) -> Vec<String> {
         lock(&self.programs).clone()
     }

@@ -147,7 +147,7 @@ fn leak_words(words: Vec<*const ()>) -> NonNull<*const ()> {
 /// Opens the fake plugin with all functions.
 ///
 /// # Panics
-/// When the test has made a function fail that [`Plugin::open`] calls too.
+/// When the test has made a function fail that sets up a plugin.
 pub fn plugin() -> Arc<Plugin> {
     Table::full().open().expect("a full table")
 }
@@ -156,7 +156,7 @@ pub fn plugin() -> Arc<Plugin> {
 /// by default.
 ///
 /// # Panics
-/// When the test has made a function fail that the fake plugin's set-up or [`Client::new`] calls.
+/// When the test has made a function fail that sets up a plugin or that [`Client::new`] calls.
 pub fn client() -> Client {
     Client::new(&plugin(), &[]).expect("a fake client")
 }

@@ -11,7 +11,7 @@ const ALIAS_BYTES: usize = 8;
 /// A compiled program.
 #[derive(Clone)]
 pub(super) struct FakeProgram {
-    /// The text. Before a module, it has a line with the ids of the assigned devices.
+    /// The text. That of a module begins with a line that lists the ids of the assigned devices.
     pub(super) text: String,
     pub(super) name: String,
     /// The ids of the devices that are assigned to the program. If empty, all devices of the client's process run it.
