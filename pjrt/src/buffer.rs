@@ -17,7 +17,7 @@ use crate::ffi::buffer::{
 use crate::ffi::{Arguments, RawBuffer};
 use crate::handle::Handle;
 
-/// An array on a device, which may still compute the content. Dropping the buffer returns its memory to the plugin.
+/// An array on a device, whose content may not be computed yet. Dropping the buffer returns its memory to the plugin.
 #[derive(Debug)]
 pub struct Buffer {
     owned: OwnedBuffer,

@@ -51,7 +51,7 @@ pub enum Error {
         version: (i32, i32),
     },
     /// The caller's values cannot be used. The plugin was not called with them.
-    #[error("{0}")]
+    #[error("{0}; this is a defect of this server")]
     Arguments(String),
     /// The plugin returned the number of an element type that this crate does not support.
     #[error(

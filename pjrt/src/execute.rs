@@ -17,7 +17,7 @@ use crate::ffi::{Arguments, RawBuffer, RawEvent, Struct};
 /// An argument of a program.
 #[derive(Debug)]
 pub enum Argument<'a> {
-    /// A lent buffer, which stays valid and unchanged, even if the program could reuse its memory. See also
+    /// A lent buffer, which stays valid and unchanged, unless the program reuses the memory of arguments outside of
     /// [`ExecuteOptions::aliased`].
     Keep(&'a Buffer),
     /// A buffer that is given away: the program may reuse its memory for an output. The buffer is dropped even if the

@@ -156,8 +156,7 @@ impl Plugin {
 /// # Errors
 /// [`Error::Library`] when there is no such library, or when it or a library that it needs cannot be loaded.
 pub fn load_library(path: &Path) -> Result<(), Error> {
-    // SAFETY: the caller wants to run the code of this library. Its initialisers may do anything, as those of plugins
-    // may.
+    // SAFETY: the caller wants to run the code of this library, whose initialisers may do anything, as in `open`.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
     let library = library.map_err(|source| Error::Library { path: path.to_owned(), source: Arc::new(source) })?;
     let _ = ManuallyDrop::new(library);
