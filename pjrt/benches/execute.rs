@@ -1,6 +1,7 @@
-//! One launch of a decoder of the size of Llama-3.1-8B on eight devices: 65 donated states, 291 kept arrays, 68
-//! outputs. The fake plugin shows the cost of the wrapper with little of a plugin; XLA-CPU, if `HILO_XLA_CPU_PLUGIN`
-//! has the path of its plugin, adds that of a real one.
+//! One launch on eight devices, with as many arguments and outputs as a decoder like Llama-3.1-8B: 65 donated states,
+//! 291 kept arrays, 68 outputs. Each is one float, and the program computes nothing. The fake plugin shows the cost of
+//! the wrapper with little of a plugin; XLA-CPU, if `HILO_XLA_CPU_PLUGIN` has the path of its plugin, adds that of a
+//! real one.
 //!
 //! ```text
 //! cargo bench -p pjrt --features testing

@@ -1,7 +1,7 @@
-//! The plugin's function table. A function is found by its offset, which is checked against the table's size, and
-//! called with a zero-padded struct. Errors of the plugin become [`Error`].
+//! The plugin's function table and its Layouts extension. A function is found by its offset, which is checked against
+//! the declared size, and called with a zero-padded struct. Errors of the plugin become [`Error`].
 //!
-//! All functions of the table are called here. Other modules only use the structs of [`crate::ffi`].
+//! The functions of the table and of the extension are called only here.
 
 #![expect(unsafe_code, reason = "reads the plugin's table and calls its functions")]
 
@@ -14,19 +14,18 @@ use crate::ffi::functions::Place;
 use crate::ffi::values::{ErrorDestroy, ErrorGetCode, ErrorMessage};
 use crate::ffi::{Arguments, ExtensionBase, Function, InfallibleFunction, RawError, Struct, Table};
 
-/// The maximum number of extensions that are read, more than any plugin has, so that a walk along a cyclic chain ends.
+/// The maximum number of extensions that are read. With this limit, a walk along a cyclic chain ends.
 const MAX_EXTENSIONS: usize = 256;
 
-/// The function table of a plugin. A plain pointer suffices, because the table and the library exist until the process
-/// ends.
+/// The function table of a plugin. A plain pointer suffices, because the table exists until the process ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Api {
     table: NonNull<Table>,
     layouts: Option<NonNull<ExtensionBase>>,
 }
 
-// SAFETY: nothing writes the table and the extensions after the plugin has been initialised, and PJRT functions may be
-// called from any thread.
+// SAFETY: this crate only reads the table and the extensions, the header declares the table as constant, and PJRT
+// functions may be called from any thread.
 unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}

@@ -17,7 +17,7 @@ use crate::ffi::buffer::{
 use crate::ffi::{Arguments, RawBuffer};
 use crate::handle::Handle;
 
-/// An array on a device. Its content may still be being computed. Dropping the buffer frees the device's memory.
+/// An array on a device, whose content may not be computed yet. Dropping the buffer returns its memory to the plugin.
 #[derive(Debug)]
 pub struct Buffer {
     owned: OwnedBuffer,
@@ -79,8 +79,8 @@ impl Buffer {
         Event::new(out.event, BufferReadyEvent::NAME, self.client())
     }
 
-    /// Starts to copy the content to host memory, dense and row-major. Returns at once: the copy begins after the
-    /// content has been computed. The buffer may be dropped or donated before the copy ends.
+    /// Starts to copy the content to host memory, dense and row-major, without waiting for the copy. The copy begins
+    /// after the content has been computed. The buffer may be dropped or donated before the copy ends.
     ///
     /// # Errors
     /// The plugin's error at the start of the copy.

@@ -23,10 +23,9 @@ use crate::program::mlir_program;
 
 /// A client: a plugin's connection to the devices of this process.
 ///
-/// A client occupies its devices until all clones of it, and all buffers, executables, events and devices made from it,
-/// have been dropped, and all transfers that use host memory have ended. All of these may be dropped in any order, and
-/// on any thread: if the last one is dropped in a callback of the plugin, another thread destroys the client. A client
-/// is cheap to clone.
+/// A client occupies its devices at least until all clones of it and all values made from it have been dropped, and all
+/// transfers that use host memory have ended. All of these may be dropped in any order, and on any thread: if the last
+/// one is dropped in a callback of the plugin, another thread destroys the client. A client is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -49,16 +48,14 @@ struct Owned {
 }
 
 impl Client {
-    /// Creates a client, which occupies the devices of this process.
+    /// Creates a client, which occupies its devices.
     ///
-    /// The options depend on the plugin: `cpu_device_count` (number) for XLA-CPU; `visible_devices` (numbers),
-    /// `allocator` (text), `memory_fraction` (float), `preallocate` (bool) and others for CUDA; none for TPUs. Each
-    /// option must have the type that the plugin expects: for another type, XLA-CPU throws a C++ exception, which ends
-    /// the process.
+    /// The options depend on the plugin, such as `cpu_device_count` (an integer) for XLA-CPU, and `visible_devices` (a
+    /// list of integers), `memory_fraction` (a float) and `preallocate` (a boolean) for CUDA. Each option must have the
+    /// type that the plugin expects: for another type, XLA-CPU throws a C++ exception, which ends the process.
     ///
     /// # Errors
-    /// The plugin's error, for example if there is no device, if another process uses the device, or if an option is
-    /// unknown.
+    /// The plugin's error, for example if there is no device or another process uses the device.
     pub fn new(plugin: &Arc<Plugin>, options: &[(&str, Value)]) -> Result<Self, Error> {
         let options = Options::new(options);
         let arguments = ClientCreate {
@@ -108,10 +105,11 @@ impl Client {
         self.0.addressable.iter().map(|index| Device::new(self, *index)).collect()
     }
 
-    /// Compiles a program, StableHLO as text or bytecode, and loads it on the devices that the options assign.
+    /// Compiles a program, StableHLO as text or bytecode, and loads it. The options assign its devices, or leave the
+    /// choice to the plugin or to the execution.
     ///
     /// # Errors
-    /// The plugin's error, mostly [`Code::InvalidArgument`](crate::Code) for an invalid program, and
+    /// The plugin's error, for example [`Code::InvalidArgument`](crate::Code) for an invalid program, or
     /// [`Code::ResourceExhausted`](crate::Code) for a program that is too large.
     pub fn compile(&self, mlir: &[u8], options: &CompileOptions) -> Result<LoadedExecutable, Error> {
         let program = mlir_program(mlir);
@@ -133,7 +131,7 @@ impl Client {
     /// the same plugin. If `options` are given, they replace the options with which the executable was compiled.
     ///
     /// # Errors
-    /// The plugin's error for bytes that it cannot use.
+    /// The plugin's error, for example for bytes that it cannot use.
     pub fn load(&self, serialized: &[u8], options: Option<&CompileOptions>) -> Result<LoadedExecutable, Error> {
         let options = options.map(CompileOptions::encode);
         let arguments = ExecutableDeserializeAndLoad {
@@ -234,7 +232,7 @@ impl Drop for Owned {
             let _unheard = unsafe { api.call(ClientDestroy { client: client.get() }) };
         };
         if is_in_callback() {
-            // If no thread can be started, the client is leaked, because this thread might wait for itself.
+            // If no thread can be started, the client is leaked: to destroy it here, this thread might wait for itself.
             let _leaked = std::thread::Builder::new().name("pjrt-destroy".to_owned()).spawn(destroy);
         } else {
             destroy();

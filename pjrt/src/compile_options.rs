@@ -6,16 +6,16 @@ use prost::Message as _;
 
 /// The options of a compilation, including the devices that will run the program.
 ///
-/// [`CompileOptions::encode`] writes equal options as equal bytes, so the bytes can be part of a cache key.
+/// [`CompileOptions::encode`] writes the same options as the same bytes, so the bytes can be part of a cache key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompileOptions {
-    /// The number of copies of the program that compute different data. The programs of this project have one copy.
+    /// The number of copies of the program that compute different data.
     pub num_replicas: usize,
     /// The number of devices that share one copy.
     pub num_partitions: usize,
     /// Device ids: one list per partition, with one id per replica. If empty, the plugin chooses.
     pub device_assignment: Vec<Vec<i64>>,
-    /// True if the program is compiled for several partitions.
+    /// True if several partitions run the same program (SPMD).
     pub use_spmd_partitioning: bool,
     /// True if the compiler partitions the program as its `sdy` annotations say.
     pub use_shardy_partitioner: bool,
@@ -80,8 +80,7 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// Returns options for one replica and one partition per device id, with which all ranks of a model share one
-    /// program.
+    /// Returns options for a program of one replica, with one partition for each of these devices.
     pub fn partitioned(device_ids: &[i64]) -> Self {
         Self {
             num_partitions: device_ids.len(),
@@ -91,7 +90,7 @@ impl CompileOptions {
         }
     }
 
-    /// Serializes the options as `CompileOptionsProto`. Equal options give equal bytes.
+    /// Serializes the options as `CompileOptionsProto`. The same options always give the same bytes.
     pub fn encode(&self) -> Vec<u8> {
         let override_of = |value: &OptionValue| OptionOverrideProto {
             value: Some(match value {
@@ -154,7 +153,7 @@ impl EffortLevel {
     }
 }
 
-/// Converts a count for the message. The plugin refuses a count that is too large.
+/// Converts a count for the message. A count that does not fit becomes the maximum.
 fn count(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

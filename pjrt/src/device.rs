@@ -22,11 +22,11 @@ pub struct DeviceDescription {
     pub id: i64,
     /// The index of the process that can use the device.
     pub process_index: i64,
-    /// The vendor's name, such as `TPU v5 lite` or `cpu`.
+    /// The name of this kind of device, such as `TPU v5 lite` or `cpu`.
     pub kind: String,
     /// A text that identifies the device for people.
     pub debug_string: String,
-    /// Further facts that the plugin returns, by name, such as `coords` and `core_on_chip`.
+    /// Further facts that the plugin returns, by name, such as `coords` for a TPU.
     pub attributes: Vec<(String, Value)>,
 }
 
@@ -126,7 +126,7 @@ pub struct Device {
     index: usize,
 }
 
-/// Statistics of a device's memory. Values that the plugin does not report are `None`.
+/// Statistics of a device's memory. Optional values that the plugin does not report are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStats {
     /// The bytes in use now.
@@ -180,7 +180,7 @@ impl Device {
         self.entry().local_hardware_id
     }
 
-    /// The vendor's name, such as `TPU v5 lite` or `cpu`.
+    /// The name of this kind of device, such as `TPU v5 lite` or `cpu`.
     pub fn kind(&self) -> &str {
         &self.description().kind
     }
@@ -208,7 +208,7 @@ impl Device {
     /// Queries the statistics of the device's memory.
     ///
     /// # Errors
-    /// An error with [`Error::is_unimplemented`] if the plugin does not report them.
+    /// The plugin's error, with [`Error::is_unimplemented`] if the plugin does not report them.
     pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
         let unset = OptionalI64::default();
         let arguments = DeviceMemoryStats {
@@ -239,12 +239,11 @@ impl Device {
         })
     }
 
-    /// Makes the earliest execution with this launch id fail with an error, if the execution has not ended. With this
-    /// function, a healthy shard can abandon a step when another shard has died. Returns true if there was such an
-    /// execution.
+    /// Makes the earliest execution with this launch id on this device fail with an error, if the execution has not
+    /// ended. Returns true if there was such an execution.
     ///
     /// # Errors
-    /// An error with [`Error::is_unimplemented`] if the plugin does not support it.
+    /// The plugin's error, with [`Error::is_unimplemented`] if the plugin does not support this.
     pub fn poison_execution(&self, launch_id: i32, code: Code, message: &str) -> Result<bool, Error> {
         let arguments = DevicePoisonExecution {
             device: self.raw(),

@@ -63,6 +63,9 @@ impl Download {
     ///
     /// # Errors
     /// The reason why the content was not computed or copied.
+    ///
+    /// # Panics
+    /// When a poll has returned the bytes before.
     pub fn wait(mut self) -> Result<Vec<u8>, Error> {
         if let Some(transfer) = &self.transfer {
             transfer.event.wait()?;
@@ -70,7 +73,7 @@ impl Download {
         Ok(self.take())
     }
 
-    /// True if the bytes have arrived or the transfer has failed. Never blocks.
+    /// True if the plugin reports that the transfer has ended, with success or an error. Does not wait for it.
     pub fn is_ready(&self) -> bool {
         self.transfer.as_ref().is_none_or(|transfer| transfer.event.is_ready())
     }

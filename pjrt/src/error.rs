@@ -1,4 +1,4 @@
-//! Errors: of the plugin, of opening a plugin, of functions that a plugin lacks, and of wrong arguments.
+//! The errors of this crate, and the codes of a plugin's errors.
 
 use std::error::Error as _;
 use std::fmt;
@@ -26,7 +26,7 @@ pub enum Error {
         /// The loader's error.
         source: Arc<libloading::Error>,
     },
-    /// A library that the plugin needs cannot be loaded.
+    /// [`load_library`](crate::load_library) cannot load the library.
     #[error("{}: {}", path.display(), loader_words(path, source))]
     Library {
         /// The path or name of the library.
@@ -42,7 +42,7 @@ pub enum Error {
         /// The problem with the table.
         message: String,
     },
-    /// The plugin lacks this function: its API is too old, or it leaves the function out.
+    /// The plugin lacks this function: its API is too old, or it leaves out the function or the function's extension.
     #[error("the plugin has no {function} (its PJRT API is {}.{})", version.0, version.1)]
     Missing {
         /// The C function that the plugin lacks.
@@ -50,8 +50,8 @@ pub enum Error {
         /// The major and minor version of the plugin's API.
         version: (i32, i32),
     },
-    /// The caller's values contradict each other or the program. The plugin was not called.
-    #[error("{0}")]
+    /// The caller's values cannot be used. The plugin was not called with them.
+    #[error("{0}; this is a defect of this server")]
     Arguments(String),
     /// The plugin returned the number of an element type that this crate does not support.
     #[error(
@@ -59,7 +59,7 @@ pub enum Error {
          f8e4m3fn, f16, bf16 and f32"
     )]
     ElementType(i32),
-    /// The plugin returned a value that the header does not allow.
+    /// The plugin returned a value that this crate cannot use.
     #[error("{function}: the plugin returned {what}")]
     Contract {
         /// The C function that returned it.
@@ -96,7 +96,7 @@ impl Error {
 pub enum Code {
     /// The work was cancelled.
     Cancelled,
-    /// An unknown error, or a number that the header does not list.
+    /// An unknown error, or an error whose code the plugin does not return or the header does not list.
     Unknown,
     /// The program or an argument is wrong.
     InvalidArgument,
@@ -108,7 +108,7 @@ pub enum Code {
     AlreadyExists,
     /// The caller may not do this.
     PermissionDenied,
-    /// A resource is used up, mostly memory.
+    /// A resource is used up, such as memory.
     ResourceExhausted,
     /// The call is not allowed in the current state of the plugin or the object.
     FailedPrecondition,
@@ -118,7 +118,7 @@ pub enum Code {
     OutOfRange,
     /// The plugin cannot do this.
     Unimplemented,
-    /// A bug in the plugin or the compiler.
+    /// An error inside the plugin or the compiler, such as a bug.
     Internal,
     /// A resource or service is unavailable, perhaps only for a while.
     Unavailable,
@@ -149,7 +149,7 @@ const CODES: [(Code, &str); 16] = [
 ];
 
 impl Code {
-    /// Returns the code with this number in the header.
+    /// Returns the code with this number in the header, or [`Code::Unknown`] if no code has this number.
     pub(crate) fn from_number(number: i32) -> Self {
         let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
         index.and_then(|index| CODES.get(index)).map_or(Self::Unknown, |(code, _)| *code)
@@ -167,7 +167,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// Returns the loader's message without the path at its start, because [`Error::Open`] already names the path.
+/// Returns the loader's message without the path at its start, because the errors of this crate already name the path.
 fn loader_words(path: &Path, error: &libloading::Error) -> String {
     let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     words.strip_prefix(&format!("{}: ", path.display())).map_or_else(|| words.clone(), str::to_owned)

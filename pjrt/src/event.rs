@@ -23,10 +23,10 @@ thread_local! {
 
 /// An event of the plugin, which becomes ready when the event's asynchronous work has ended, with success or an error.
 ///
-/// An event is a future that any task may poll, but only the waker of the last poll is woken, and it is woken and
-/// dropped on a thread of the plugin. The waker may own values of this crate, even the last clone of the client. An
-/// event may be polled and waited for any number of times, with the same result each time. Dropping the event does not
-/// stop the work.
+/// An event is a future that any task may poll, but only the waker of the last poll is woken. The plugin may wake and
+/// drop the waker on a thread of its own. The waker may own values of this crate, even the last clone of the client.
+/// After the work has ended, the event may be polled and waited for again, with the same result. Dropping the event
+/// does not stop the work.
 #[derive(Debug)]
 pub struct Event {
     raw: Handle<RawEvent>,
@@ -58,17 +58,17 @@ impl Event {
         Ok(Self { raw: Handle::new(raw, what)?, listener: None, what, client: client.clone() })
     }
 
-    /// True if the work of the event has ended. Never blocks.
+    /// True if the plugin reports that the work of the event has ended. Does not wait for the work.
     pub fn is_ready(&self) -> bool {
         let arguments = EventIsReady { event: self.raw.get(), is_ready: 0, tail: [0; 7] };
-        // SAFETY: `self` owns the event. If the query fails, `wait` reports the error.
+        // SAFETY: `self` owns the event.
         unsafe { self.api().call(arguments) }.is_ok_and(|out| out.is_ready != 0)
     }
 
     /// Blocks this thread until the work of the event has ended.
     ///
     /// # Errors
-    /// The error with which the work ended.
+    /// The error with which the work ended, or [`Error::Missing`] if the plugin cannot wait.
     pub fn wait(&self) -> Result<(), Error> {
         // SAFETY: `self` owns the event.
         let result = unsafe { self.api().call(EventAwait { event: self.raw.get() }) };
@@ -171,7 +171,7 @@ impl<T: Send + 'static> Kept<T> {
         unsafe { &(*kept.as_ptr()).owner }
     }
 
-    /// Drops the owner of the memory.
+    /// Drops the owner of the memory, and the clone of the client.
     ///
     /// # Safety
     /// `kept` comes from [`Kept::leak`]. It is freed only once, and no reference to it is used afterwards.
@@ -181,7 +181,7 @@ impl<T: Send + 'static> Kept<T> {
     }
 }
 
-/// Marks this thread as inside a callback of the plugin, until the mark is dropped.
+/// Marks this thread as inside a callback of the plugin. Dropping the mark restores the earlier state.
 struct CallbackMark {
     was_in_callback: bool,
 }
@@ -246,14 +246,15 @@ unsafe extern "C" fn release<T: Send + 'static>(error: *mut RawError, user_arg: 
     let _mark = CallbackMark::set();
     let Some(kept) = NonNull::new(user_arg.cast::<Kept<T>>()) else { return };
     // SAFETY: the caller of `release_when_ready` promised that `kept` is leaked, and the header says that the callback
-    // owns the error. The error is ignored here, because whoever uses the result of the transfer also receives it.
+    // owns the error. The error is ignored here: later uses of an uploaded buffer fail, and nobody awaits a download
+    // that was dropped.
     let _told_elsewhere = unsafe { (*kept.as_ptr()).client.api().take_error("PJRT_Event_OnReady", error) };
     // SAFETY: the plugin no longer uses the memory, and it calls this function only once.
     unsafe { Kept::free(kept) };
 }
 
-/// Replaces the C function in an error of the plugin by `what`: not the function that waited for the work, but the one
-/// that started it.
+/// Replaces the C function in an error of the plugin by `what`, so that the error names the function that started the
+/// work and not the one that waited for it.
 fn named(error: Error, what: &'static str) -> Error {
     match error {
         Error::Pjrt { code, message, .. } => Error::Pjrt { function: what, code, message },

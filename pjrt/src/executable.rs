@@ -27,7 +27,7 @@ use crate::serialized::Lent;
 pub struct Executable {
     raw: Handle<RawExecutable>,
     plugin: Arc<Plugin>,
-    /// Keeps the client of a loaded executable alive.
+    /// Keeps alive the client of the loaded executable, or the client that owns the topology, if there is one.
     _client: Option<Client>,
 }
 
@@ -103,7 +103,8 @@ impl Executable {
     /// The element types and dimensions of the outputs of one device.
     ///
     /// # Errors
-    /// The plugin's error, or [`Error::ElementType`] for a type that is not supported.
+    /// The plugin's error, [`Error::ElementType`] for a type that is not supported, or [`Error::Contract`] if a
+    /// dimension is negative or the lists of types and dimensions differ in length.
     pub fn outputs(&self) -> Result<Vec<Shape>, Error> {
         let arguments =
             ExecutableOutputElementTypes { executable: self.raw(), types: std::ptr::null_mut(), num_types: 0 };
@@ -169,7 +170,7 @@ impl Executable {
     /// between plugins.
     ///
     /// # Errors
-    /// An error with [`Error::is_unimplemented`] if the plugin has no estimates.
+    /// The plugin's error, with [`Error::is_unimplemented`] if the plugin has no estimates.
     pub fn cost_analysis(&self) -> Result<Vec<(String, Value)>, Error> {
         let arguments =
             ExecutableGetCostAnalysis { executable: self.raw(), num_properties: 0, properties: std::ptr::null() };
@@ -179,17 +180,17 @@ impl Executable {
         unsafe { read_values(out.properties, out.num_properties, ExecutableGetCostAnalysis::NAME) }
     }
 
-    /// The optimised program: the name of its format (`hlo` or `hlo_with_config`, both of which are serialized protobuf
-    /// messages) and its bytes.
+    /// The optimised program: the name of its format and its bytes. The formats `hlo` and `hlo_with_config` are
+    /// serialized protobuf messages.
     ///
     /// # Errors
-    /// An error with [`Error::is_unimplemented`] if the plugin cannot return the program.
+    /// The plugin's error, with [`Error::is_unimplemented`] if the plugin cannot return the program.
     pub fn optimized_program(&self) -> Result<(String, Vec<u8>), Error> {
         let mut program =
             Struct::new(Program { code: std::ptr::null_mut(), code_size: 0, format: std::ptr::null(), format_size: 0 });
         let program_pointer = &raw mut program;
         let mut call = Struct::new(ExecutableOptimizedProgram { executable: self.raw(), program: program_pointer });
-        // SAFETY: `self` owns the executable. Without a destination, the call only returns the size.
+        // SAFETY: `self` owns the executable. Without a destination, the call returns the size and copies no bytes.
         unsafe { self.api().call_struct(&mut call) }?;
         // SAFETY: `program` is a local variable that nothing else uses, also during the lines below.
         let mut code = vec![0_u8; unsafe { (*program_pointer).fields.code_size }];
@@ -246,7 +247,7 @@ pub struct LoadedExecutable {
     devices: Vec<Device>,
     num_outputs: usize,
     num_parameters: Option<usize>,
-    /// The shapes of the outputs, which the first execution stores. The shapes never change.
+    /// The shapes of the outputs, which the first successful execution stores. The shapes never change.
     output_shapes: OnceLock<Vec<Arc<Shape>>>,
 }
 
@@ -313,7 +314,7 @@ impl LoadedExecutable {
         self.num_parameters
     }
 
-    /// The cell in which the first execution stores the shapes of the outputs.
+    /// The cell in which the first successful execution stores the shapes of the outputs.
     pub(crate) fn output_shapes(&self) -> &OnceLock<Vec<Arc<Shape>>> {
         &self.output_shapes
     }

@@ -17,9 +17,10 @@ use crate::ffi::{Arguments, RawBuffer, RawEvent, Struct};
 /// An argument of a program.
 #[derive(Debug)]
 pub enum Argument<'a> {
-    /// A lent buffer, which stays valid and unchanged, even if the program could reuse its memory.
+    /// A lent buffer, which stays valid and unchanged, unless the program reuses the memory of arguments outside of
+    /// [`ExecuteOptions::aliased`].
     Keep(&'a Buffer),
-    /// A buffer that is given away: the program may reuse its memory for an output. The buffer is lost even if the
+    /// A buffer that is given away: the program may reuse its memory for an output. The buffer is dropped even if the
     /// execution fails.
     Donate(Buffer),
 }
@@ -36,40 +37,41 @@ impl Argument<'_> {
 /// The options of an execution.
 #[derive(Debug, Clone, Default)]
 pub struct ExecuteOptions {
-    /// The number of the launch, with which the runtime detects that hosts launch programs in different orders. 0 if
+    /// The number of the launch, with which the runtime can detect that hosts launch programs in different orders. 0 if
     /// the launch is not numbered.
     pub launch_id: i32,
-    /// The device to launch on. A portable executable requires this option, and a launch for each device that runs the
-    /// program. `None` launches on all devices of the executable.
+    /// The device to launch on. A portable executable requires this option. `None` launches on all devices of the
+    /// executable that this process can use.
     pub device: Option<Device>,
-    /// The indices of the arguments whose memory outputs can take over (`tf.aliasing_output`); `None` if the caller
-    /// does not know them. The plugin gets a list of the kept arguments among these, and builds a set from it in every
-    /// launch. A kept argument that outputs can take over must be in the range, or it is lost like a donated one.
+    /// A range that contains the indices of all arguments whose memory outputs can take over (`tf.aliasing_output`).
+    /// `None` stands for all arguments. The plugin gets a list of the kept arguments in the range; a kept argument
+    /// outside of the range may be lost like a donated one.
     pub aliased: Option<Range<usize>>,
-    /// True if [`Execution::done`] gets its events, which the plugin then creates in every launch.
+    /// True if the plugin creates the events of [`Execution::done`].
     pub reports_end: bool,
 }
 
-/// The result of a launch. It is returned while the devices still run the program.
+/// The result of a launch. The devices may still run the program.
 #[derive(Debug)]
 pub struct Execution {
     /// The outputs, as `[device][output]`.
     pub outputs: Vec<Vec<Buffer>>,
-    /// If [`ExecuteOptions::reports_end`], one event per device, which becomes ready when the program has ended on the
-    /// device, with success or an error; else nothing.
+    /// One event per device, which becomes ready when the program has ended on the device, with success or an error.
+    /// Empty without [`ExecuteOptions::reports_end`].
     pub done: Vec<Event>,
 }
 
 impl LoadedExecutable {
     /// Starts the program on its devices, or on the device in the options. `arguments` are `[device][argument]`, in the
-    /// order of [`LoadedExecutable::addressable_devices`].
+    /// order of [`LoadedExecutable::addressable_devices`], or the single list of the device in the options.
     ///
-    /// The program may reuse the memory of the arguments at an index only if all devices donate the argument. Donated
-    /// buffers are dropped in any case.
+    /// In the range [`ExecuteOptions::aliased`], the program may reuse the memory of the arguments at an index only if
+    /// all devices donate the argument. Donated buffers are dropped in any case.
     ///
     /// # Errors
-    /// [`Error::Arguments`] if counts, devices or clients do not match, or the plugin's error if it cannot start the
-    /// program. The events in [`Execution::done`] and the outputs report later errors.
+    /// [`Error::Arguments`] if counts, devices or clients do not match, the plugin's error if it cannot start the
+    /// program, or [`Error::Contract`] if the outputs or events that it returns are unusable. The events in
+    /// [`Execution::done`] and the outputs report later errors.
     pub fn execute(&self, arguments: Vec<Vec<Argument<'_>>>, options: &ExecuteOptions) -> Result<Execution, Error> {
         let devices = match &options.device {
             Some(device) => std::slice::from_ref(device),
@@ -108,7 +110,7 @@ impl LoadedExecutable {
         Ok(Execution { outputs, done })
     }
 
-    /// Checks that the arguments suit the program and are on the right devices. Returns their number per device.
+    /// Checks the number of the arguments, their devices and their client. Returns their number per device.
     fn check(&self, arguments: &[Vec<Argument<'_>>], devices: &[Device]) -> Result<usize, Error> {
         let refuse = |message: String| Err(Error::Arguments(message));
         if devices.is_empty() {
@@ -145,7 +147,7 @@ impl LoadedExecutable {
         Ok(num_args)
     }
 
-    /// Adds the shapes to the outputs. The first execution queries the shapes from the plugin; later ones reuse them.
+    /// Adds the shapes to the outputs. After the first successful query of the shapes, executions reuse them.
     fn with_shapes(&self, outputs: Vec<Vec<OwnedBuffer>>, devices: &[Device]) -> Result<Vec<Vec<Buffer>>, Error> {
         let shapes = match self.output_shapes().get() {
             Some(shapes) => shapes,
@@ -165,8 +167,8 @@ impl LoadedExecutable {
     }
 }
 
-/// Checks that the lists of outputs are in the order of the devices, because the header promises no order. The order
-/// never changes, so only the first execution checks it.
+/// Checks that the lists of outputs are in the order of the devices, because the header promises no order. Checks only
+/// the first output of each list, and nothing if the plugin does not report the devices of buffers.
 fn check_devices(outputs: &[Vec<OwnedBuffer>], devices: &[Device]) -> Result<(), Error> {
     for (list, expected) in outputs.iter().zip(devices) {
         match list.first().map(OwnedBuffer::device) {

@@ -11,7 +11,7 @@ use crate::error::Error;
 #[derive(Debug)]
 pub(crate) struct Handle<T>(NonNull<T>);
 
-// SAFETY: PJRT's clients, devices, executables, buffers, events and topologies may be used and destroyed on any thread.
+// SAFETY: the plugin's objects of which this crate makes handles may be used and destroyed on any thread.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: several threads may call PJRT's functions on one object at the same time. Only destruction must come last,
 // and the owners' `Drop` ensures this.

@@ -61,7 +61,8 @@ impl Client {
     /// The default layout of an array of this element type and these dimensions on the client's devices.
     ///
     /// # Errors
-    /// An error with [`Error::is_unimplemented`] if the plugin has no Layouts extension.
+    /// [`Error::Arguments`] for dimensions that are too large, or the plugin's error, with
+    /// [`Error::is_unimplemented`] if the plugin has no Layouts extension.
     pub fn default_layout(&self, element_type: ElementType, dims: &[usize]) -> Result<Layout, Error> {
         let dims = dims_to_c(dims)?;
         let arguments = LayoutOfClient {
@@ -82,7 +83,8 @@ impl Topology {
     /// The default layout of an array of this element type and these dimensions on the topology's devices.
     ///
     /// # Errors
-    /// An error with [`Error::is_unimplemented`] if the plugin has no Layouts extension.
+    /// [`Error::Arguments`] for dimensions that are too large, or the plugin's error, with
+    /// [`Error::is_unimplemented`] if the plugin has no Layouts extension.
     pub fn default_layout(&self, element_type: ElementType, dims: &[usize]) -> Result<Layout, Error> {
         let dims = dims_to_c(dims)?;
         let arguments = LayoutOfTopology {
@@ -103,7 +105,7 @@ impl Buffer {
     /// The layout of the buffer's elements in the device's memory.
     ///
     /// # Errors
-    /// An error with [`Error::is_unimplemented`] if the plugin has no Layouts extension.
+    /// The plugin's error, with [`Error::is_unimplemented`] if the plugin has no Layouts extension.
     pub fn layout(&self) -> Result<Layout, Error> {
         let api = self.client().api();
         // SAFETY: `self` owns the buffer.

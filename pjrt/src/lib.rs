@@ -5,10 +5,11 @@
 //! [`LoadedExecutable::execute`], [`Buffer::to_host`]. To compile without a device: [`Topology::new`],
 //! [`Topology::compile`].
 //!
-//! Every value is `Send + Sync` and keeps the objects alive that it needs, so values may be dropped in any order.
-//! Plugins may be older or newer than the header on which this crate is based (API 0.104): a call of a function that a
-//! plugin lacks returns [`Error::Missing`]. The crate knows no model and reads no environment variables. Only functions
-//! named `wait` wait for the end of asynchronous work.
+//! The values are `Send + Sync`. An object of the plugin keeps alive the objects that it needs, so objects may be
+//! dropped in any order. Plugins may be older or newer than the header on which this crate is based (API 0.104): most
+//! functions return [`Error::Missing`] if the plugin lacks the C function that they need. The library knows no model
+//! and reads no environment variables itself. It asks the plugin to wait for asynchronous work only in functions named
+//! `wait`.
 //!
 //! ```no_run
 //! use pjrt::{Argument, Client, CompileOptions, ElementType, ExecuteOptions, HostSlice, Plugin};

@@ -18,7 +18,7 @@ pub struct CompiledMemoryStats {
     pub argument_bytes: i64,
     /// The size of all outputs, including outputs that reuse the memory of arguments.
     pub output_bytes: i64,
-    /// The size of the arguments whose memory outputs reuse. Donation saves this many bytes.
+    /// The size of the arguments whose memory outputs reuse. Donating all of them saves this many bytes.
     pub alias_bytes: i64,
     /// The size of the scratch memory.
     pub temp_bytes: i64,
@@ -37,11 +37,10 @@ pub struct CompiledMemoryStats {
 }
 
 impl Executable {
-    /// Queries the memory that the program needs. If `alias_bytes` is the size of the donated arguments, outputs reuse
-    /// the memory of all of them.
+    /// Queries the memory that the program needs.
     ///
     /// # Errors
-    /// An error with [`Error::is_unimplemented`] if the plugin does not report this memory.
+    /// The plugin's error, with [`Error::is_unimplemented`] if the plugin does not report this memory.
     pub fn memory_stats(&self) -> Result<CompiledMemoryStats, Error> {
         let arguments = ExecutableMemoryStats {
             executable: self.raw(),

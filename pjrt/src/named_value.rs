@@ -1,4 +1,4 @@
-//! Named values: the options of a plugin's functions, and the attributes that it returns.
+//! Named values: options that a plugin receives, and attributes and costs that it returns.
 
 #![expect(unsafe_code, reason = "reads the union of PJRT_NamedValue")]
 
@@ -9,7 +9,7 @@ use crate::api::{array, text};
 use crate::error::Error;
 use crate::ffi::values::{NamedValue, NamedValueUnion, named_value_kind};
 
-/// The value of an option or an attribute.
+/// The value of an option, an attribute or a cost.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// A text.
@@ -184,7 +184,7 @@ mod tests {
         for first in [0, 8] {
             words[first] = 64;
         }
-        // SAFETY: every element has its size and more words than `NamedValue`, all zero.
+        // SAFETY: every element starts with its size, and its other words are zero.
         let error = unsafe { read_values(words.as_ptr().cast(), 2, "PJRT_X") }.expect_err("another size");
         let expected = "PJRT_X: the plugin returned named values of another size than those of API 0.104";
         assert_eq!(error.to_string(), expected);

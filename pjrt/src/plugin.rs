@@ -1,4 +1,4 @@
-//! A plugin: a shared library that is opened once and stays open until the process ends.
+//! A plugin: a shared library that stays open until the process ends.
 
 #![expect(unsafe_code, reason = "loads a library and wraps the table that it returns")]
 
@@ -21,25 +21,25 @@ const ENTRY_POINT: &[u8] = b"GetPjrtApi\0";
 /// The only major version of the API that this crate supports.
 const MAJOR: i32 = 0;
 
-/// The plugins that this process has opened. The list ensures that a library is initialised only once.
+/// The plugins that [`Plugin::open`] has returned. A plugin in this list is not initialised again.
 static OPENED: Mutex<Vec<Arc<Plugin>>> = Mutex::new(Vec::new());
 
 /// A PJRT plugin that is loaded and initialised.
 ///
-/// A plugin is never unloaded, because plugins start threads and register exit handlers that outlive any owner.
+/// A plugin is never unloaded, because plugins may start threads and register exit handlers that outlive any owner.
 ///
 /// # Trust
 ///
-/// [`Plugin::open`] runs the code of a library, and that code may do anything, as a program may that is started with
+/// [`Plugin::open`] runs the code of a library, which may do anything, like a program that is started with
 /// [`std::process::Command`]. The function is not `unsafe`, because no check of a caller could make it safer: the path
-/// comes from the operator, who chooses the plugin as they choose the executable. This crate promises only that it
-/// uses a plugin which keeps the contract of the C header within that contract. Where a breach can be noticed, the
-/// result is [`Error::Contract`] or [`Error::Table`].
+/// comes from the operator, who chooses the plugin as they choose the executable. This crate promises only that its
+/// own calls keep the contract of the C header if the plugin keeps the contract too. Some breaches are noticed and
+/// returned as errors, such as [`Error::Contract`] and [`Error::Table`].
 ///
 /// # Environment
 ///
-/// Plugins read environment variables while they are opened, log to stderr, and write files. This crate never changes
-/// the environment: the parent process sets the variables of its child. These effects were found by trials:
+/// Some plugins read environment variables, log to stderr, and write files. This crate never changes the environment
+/// of its process. These effects of variables were found by trials:
 ///
 /// | Plugin | Variable | Effect |
 /// |---|---|---|
@@ -57,13 +57,14 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Opens a plugin and initialises it. If this process has opened the library before, returns the existing plugin.
+    /// Opens a plugin and initialises it. If this function has opened the library before, returns the same plugin.
     ///
     /// The path is resolved as by `dlopen`: a path without a slash is looked for in the loader's search path.
     ///
     /// # Errors
-    /// [`Error::Open`] if the file is not a library or not a plugin, [`Error::Table`] if its function table is unusable
-    /// or has another major version, [`Error::Pjrt`] if its initialisation fails.
+    /// [`Error::Open`] if the library cannot be loaded or lacks `GetPjrtApi`, [`Error::Table`] if its function table is
+    /// unusable or has another major version, [`Error::Pjrt`] or [`Error::Contract`] if its initialisation or the query
+    /// of its attributes fails.
     pub fn open(path: &Path) -> Result<Arc<Self>, Error> {
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |source| Error::Open { path: path.to_owned(), source: Arc::new(source) };
@@ -101,7 +102,7 @@ impl Plugin {
         if major != MAJOR {
             return Err(not_usable(path, &format!("its PJRT API is {major}.{minor}, but only {MAJOR}.x is supported")));
         }
-        // SAFETY: the function has no inputs, and no other function has been called before.
+        // SAFETY: the function has no inputs, and it is called before the functions that need an initialised plugin.
         match unsafe { api.call(PluginInitialize {}) } {
             Ok(_) | Err(Error::Missing { .. }) => {}
             Err(error) => return Err(error),
@@ -117,7 +118,7 @@ impl Plugin {
         Ok(Self { path: path.to_owned(), api, attributes })
     }
 
-    /// The path of the file from which the plugin was opened.
+    /// The path with which the plugin was first opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -148,15 +149,14 @@ impl Plugin {
     }
 }
 
-/// Loads a library for the rest of the process, so that a plugin that opens a library of this name gets this one.
+/// Loads a library for the rest of the process. A plugin that later needs a library of the same `SONAME` gets this one.
 ///
 /// The path is resolved as by `dlopen`: a path without a slash is looked for in the loader's search path.
 ///
 /// # Errors
 /// [`Error::Library`] when there is no such library, or when it or a library that it needs cannot be loaded.
 pub fn load_library(path: &Path) -> Result<(), Error> {
-    // SAFETY: the caller wants to run the code of this library. Its initialisers may do anything, as those of the
-    // plugin that will open it.
+    // SAFETY: the caller wants to run the code of this library, whose initialisers may do anything, as in `open`.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
     let library = library.map_err(|source| Error::Library { path: path.to_owned(), source: Arc::new(source) })?;
     let _ = ManuallyDrop::new(library);

@@ -35,7 +35,7 @@ impl Client {
     /// The topology of all devices of the client.
     ///
     /// # Errors
-    /// An error with [`Error::is_unimplemented`] if the plugin has no topologies.
+    /// The plugin's error, with [`Error::is_unimplemented`] if the plugin has no topologies.
     pub fn topology(&self) -> Result<Topology, Error> {
         let arguments = ClientTopologyDescription { client: self.raw(), topology: std::ptr::null_mut() };
         // SAFETY: `self` keeps the client alive.
@@ -50,7 +50,7 @@ impl Topology {
     /// devices.
     ///
     /// # Errors
-    /// The plugin's error for an invalid name or option, or an error with [`Error::is_unimplemented`] if the plugin
+    /// The plugin's error, for example for an invalid name or option, with [`Error::is_unimplemented`] if the plugin
     /// cannot create topologies by name.
     pub fn new(plugin: &Arc<Plugin>, name: &str, options: &[(&str, Value)]) -> Result<Self, Error> {
         let options = Options::new(options);
@@ -99,7 +99,7 @@ impl Topology {
         Ok(unsafe { text(out.version, out.version_size) })
     }
 
-    /// The descriptions of the topology's devices, always in the same order.
+    /// The descriptions of the topology's devices, in the plugin's order.
     ///
     /// # Errors
     /// The plugin's error.
@@ -124,7 +124,7 @@ impl Topology {
     }
 
     /// A number that is equal for equal topologies, even if only one of them belongs to a client. `None` if the plugin
-    /// has no such numbers.
+    /// does not return such a number.
     pub fn fingerprint(&self) -> Option<u64> {
         let arguments = TopologyFingerprint { topology: self.raw(), fingerprint: 0 };
         // SAFETY: `self` keeps the topology alive.

@@ -61,8 +61,8 @@ impl Client {
     /// continues.
     ///
     /// # Errors
-    /// [`Error::Arguments`] for a device of another client, or the plugin's error, for example if the device lacks
-    /// memory.
+    /// [`Error::Arguments`] for a device of another client or dimensions that are too large, or the plugin's error, for
+    /// example if the device lacks memory.
     pub fn upload(&self, host: HostSlice<'_>, device: &Device) -> Result<Buffer, Error> {
         let semantics = host_buffer_semantics::IMMUTABLE_ONLY_DURING_CALL;
         // SAFETY: the plugin reads the bytes only during the call, and the slice is borrowed for the whole call.
@@ -70,8 +70,10 @@ impl Client {
         buffer
     }
 
-    /// Copies an array to a device without waiting for it. `owner` is dropped after the plugin has read all bytes, even
-    /// if the buffer is dropped earlier, and perhaps on a thread of the plugin. The owner's destructor must not panic.
+    /// Copies an array to a device without waiting for the copy. `owner` is dropped after the plugin has read all
+    /// bytes, even if the buffer is dropped earlier, and perhaps on a thread of the plugin. If the upload cannot start,
+    /// `owner` is dropped at once; if the plugin cannot report the end, `owner` is leaked. The owner's destructor must
+    /// not panic.
     ///
     /// # Errors
     /// As for [`Client::upload`], and [`Error::Arguments`] if the dimensions need another number of bytes.
@@ -167,7 +169,9 @@ mod tests {
     fn the_length_is_checked() {
         assert!(HostSlice::new(ElementType::Bf16, &[2, 3], &[0; 12]).is_ok());
         let error = HostSlice::new(ElementType::Bf16, &[2, 3], &[0; 6]).expect_err("too short");
-        assert_eq!(error.to_string(), "an array of bf16 with dimensions [2, 3] needs 12 bytes, but has 6");
+        let expected =
+            "an array of bf16 with dimensions [2, 3] needs 12 bytes, but has 6; this is a defect of this server";
+        assert_eq!(error.to_string(), expected);
         assert!(HostSlice::new(ElementType::F32, &[usize::MAX], &[]).is_err());
         assert!(HostSlice::new(ElementType::F32, &[0, 4], &[]).is_ok());
     }

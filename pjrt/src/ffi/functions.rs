@@ -1,5 +1,5 @@
-//! The function table of the C API: the names in the order of the header, which is also the order of the pointers in
-//! memory.
+//! The function tables of the C API and of its Layouts extension: the names in the order of the header, which is also
+//! the order of the pointers in memory.
 //!
 //! [`place`] turns a name into its index at compile time, so a name that is not in the header does not compile.
 

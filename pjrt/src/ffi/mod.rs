@@ -1,12 +1,11 @@
-//! The types of the C API: argument structs of its header (API 0.104), written by hand.
+//! The types of the C API, from its header (API 0.104), written by hand.
 //!
-//! Every C struct starts with its own size and an extension pointer. A Rust struct here lists only the fields after
-//! these two; [`Struct`] adds the two before the fields, and zeros after the fields. A plugin with a newer header
-//! demands a struct of at least its own size, and reads zeros in the fields that this crate does not know. A plugin
-//! with an older header ignores the fields that it does not know. Padding inside a struct is a named field, so that it
-//! is zero too. A C `bool` is a `u8`, because a Rust `bool` with another value than 0 and 1 is undefined behaviour.
-//! Modules: `functions` (names and indices), `values`, `client`, `buffer`, `executable`, `topology`, `layouts`. No
-//! function is called here.
+//! An argument struct of C starts with its own size and an extension pointer. Its Rust struct here lists only the
+//! fields after these two; [`Struct`] adds the two before the fields, and zeros after the fields. A plugin with a newer
+//! header may demand a longer struct: it reads zeros in the fields that this crate does not know. A plugin with an
+//! older header ignores the fields that it does not know. Padding at the end of an argument struct is a named field, so
+//! that it is zero too. A C `bool` is a `u8`, because a Rust `bool` with another value than 0 and 1 is undefined
+//! behaviour. No C function is called here.
 
 pub(crate) mod buffer;
 pub(crate) mod client;
@@ -23,7 +22,7 @@ use functions::{Place, place};
 /// The number of 8-byte words of zeros after every struct, which are room for the fields of newer headers.
 const PADDING_WORDS: usize = 16;
 
-/// A C struct: its size, an extension pointer, the fields, and zeros.
+/// A C struct: its size, an extension pointer, the fields, and zeros. The declared size includes the zeros.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Struct<F> {
@@ -34,7 +33,7 @@ pub(crate) struct Struct<F> {
 }
 
 impl<F> Struct<F> {
-    /// Returns a struct with these fields, which declares its size and has no extension.
+    /// Returns a struct with these fields and without an extension.
     pub(crate) fn new(fields: F) -> Self {
         let extension_start = std::ptr::null();
         Self { struct_size: size_of::<Self>(), extension_start, fields, padding: [0; PADDING_WORDS] }
@@ -49,8 +48,8 @@ pub(crate) trait Arguments {
     const PLACE: Place = place(Self::NAME);
 }
 
-/// The type of all functions except those of type [`InfallibleFunction`]. The functions may unwind, because plugins are
-/// written in C++ and some let exceptions out.
+/// The type of the functions of the table and of the Layouts extension, except those of type [`InfallibleFunction`].
+/// The functions may unwind, because plugins are written in C++ and some let exceptions out.
 pub(crate) type Function<A> = unsafe extern "C-unwind" fn(*mut Struct<A>) -> *mut RawError;
 /// The type of `PJRT_Error_Destroy` and `PJRT_Error_Message`, which cannot fail.
 pub(crate) type InfallibleFunction<A> = unsafe extern "C-unwind" fn(*mut Struct<A>);
@@ -74,7 +73,7 @@ pub(crate) struct Version {
     pub(crate) minor: i32,
 }
 
-/// The head of every extension. The function pointers of the extension follow.
+/// The head of every extension. The extension's own fields follow: function pointers in the Layouts extension.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct ExtensionBase {

@@ -1,4 +1,5 @@
-//! Fake buffers and layouts. The test decides when transfers happen. Transfers use the pointers that the wrapper lent.
+//! Fake buffers and layouts. The test decides if transfers happen at once or later. Transfers use the memory that the
+//! wrapper lends.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +44,7 @@ impl FakeBuffer {
         element * usize::try_from(elements).expect("small")
     }
 
-    /// Creates a buffer on `device` with the bytes of `self`, each plus one.
+    /// Creates a buffer on `device` that gets the bytes of `self`, each plus one.
     pub(super) fn successor(&self, device: *mut RawDevice) -> *mut RawBuffer {
         let (from, content) = (Arc::clone(&self.content), Content::default());
         let target = Arc::clone(&content);
@@ -55,7 +56,7 @@ impl FakeBuffer {
         Self { content, element_type: self.element_type, dims: self.dims.clone(), device, ready, control }.leak()
     }
 
-    /// Creates a buffer of zeros on `device`.
+    /// Creates a buffer on `device` that gets zeros.
     pub(super) fn zeros(control: &Arc<Control>, shape: &Shape, device: *mut RawDevice) -> *mut RawBuffer {
         let mut buffer = Self {
             content: Content::default(),
@@ -79,7 +80,7 @@ unsafe impl Send for Lent {}
 impl Lent {
     /// Reads the lent memory. Called when the transfer happens.
     fn read(&self) -> Vec<u8> {
-        // SAFETY: the memory is lent until the event fires, which happens after this call.
+        // SAFETY: the memory is lent until the event fires or the C function returns, which happens after this call.
         unsafe { std::slice::from_raw_parts(self.0.cast_const(), self.1) }.to_vec()
     }
 

@@ -1,5 +1,6 @@
-//! The settings with which a test controls the fake plugin, and the state that the test can check. Each test thread has
-//! its own. Objects of the plugin keep the control of the thread that made their client or topology.
+//! The settings with which a test controls the fake plugin, and the state that the test can check. Each thread has its
+//! own, unless it adopts another. A client and a topology keep the control of the thread that made them, and so do
+//! their devices, buffers and executables, and the events of these.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
@@ -60,18 +61,18 @@ pub struct Seen {
 #[derive(Debug, Default)]
 pub struct Control {
     slice: Mutex<Slice>,
-    /// True if all work stays pending until [`Control::fire`].
+    /// True if new work stays pending until the test fires it.
     pub(crate) is_deferred: AtomicBool,
-    /// True if downloads stay pending until [`Control::fire`].
+    /// True if new downloads stay pending until the test fires them.
     holds_downloads: AtomicBool,
-    /// True if the plugin does not report the number of parameters, as before API 0.104.
+    /// True if the plugin does not report the number of parameters, like an older plugin.
     pub(crate) hides_parameters: AtomicBool,
     /// True if the plugin returns null instead of an event, against the header.
     pub(crate) lacks_events: AtomicBool,
     /// The number of bytes by which the plugin's structs are longer than ours.
     pub(crate) newer_by: AtomicUsize,
     alive: [AtomicIsize; KINDS],
-    /// The number of objects of a client that still existed when the client was destroyed.
+    /// The number of objects, without clients and topologies, that still existed when clients were destroyed.
     pub(crate) orphans: AtomicIsize,
     /// The thread that destroyed the last client.
     pub(crate) destroyed_on: Mutex<Option<ThreadId>>,
@@ -107,17 +108,17 @@ impl Control {
         lock(&self.slice).clone()
     }
 
-    /// Makes new work stay pending until [`Control::fire`].
+    /// Makes new work stay pending until [`Control::fire`] or [`Control::fire_oldest`] ends it.
     pub fn defer(&self) {
         self.is_deferred.store(true, Ordering::SeqCst);
     }
 
-    /// Makes new downloads stay pending until [`Control::fire`], while other work ends at once.
+    /// Like [`Control::defer`], but only for downloads.
     pub fn hold_downloads(&self) {
         self.holds_downloads.store(true, Ordering::SeqCst);
     }
 
-    /// True if new work stays pending.
+    /// True if new work stays pending. `is_download` tells if the work is a download.
     pub(super) fn is_deferred(&self, is_download: bool) -> bool {
         self.is_deferred.load(Ordering::SeqCst) || is_download && self.holds_downloads.load(Ordering::SeqCst)
     }
@@ -143,7 +144,8 @@ impl Control {
         lock(&self.pending).push(core);
     }
 
-    /// Makes the next call of the C function `function` on this control's threads fail.
+    /// Makes the next call of `function`, the name of a C function, fail on this control's threads. Fake functions that
+    /// do not call `enter` never fail. A second request replaces the first.
     pub fn fail(&self, function: &'static str, code: i32, message: &str) {
         *lock(&self.failure) = Some((function, code, message.to_owned()));
     }
@@ -162,7 +164,8 @@ impl Control {
         *lock(&self.client_options) = options;
     }
 
-    /// The texts of the programs that were compiled, in the order in which they were compiled.
+    /// The texts of the programs that were compiled, in the order in which they were compiled. The text of a module
+    /// begins with a line that lists the ids of the assigned devices.
     pub fn programs(&self) -> Vec<String> {
         lock(&self.programs).clone()
     }
@@ -171,7 +174,7 @@ impl Control {
         lock(&self.programs).push(text.to_owned());
     }
 
-    /// The executions that were started, in order.
+    /// The executions that were requested since [`Control::clear_executions`], in order.
     pub fn executions(&self) -> Vec<Seen> {
         lock(&self.executions).clone()
     }
@@ -185,8 +188,8 @@ impl Control {
         lock(&self.executions).clear();
     }
 
-    /// The size that the fake plugin demands of an argument struct: the header, the fields `A`, and the extra bytes of
-    /// a newer version.
+    /// The size that the fake plugin demands of an argument struct: the size and the extension pointer, the fields `A`,
+    /// and the extra bytes of a newer version.
     pub(super) fn demanded_size<A>(&self) -> usize {
         2 * size_of::<usize>() + size_of::<A>() + self.newer_by.load(Ordering::SeqCst)
     }
@@ -209,7 +212,7 @@ impl Control {
         self.alive.iter().map(|count| count.load(Ordering::SeqCst)).sum()
     }
 
-    /// Checks that no objects exist, and that none of a client's objects existed when the client was destroyed.
+    /// Checks that no objects exist, and that only clients and topologies existed when clients were destroyed.
     ///
     /// # Panics
     /// When there are such objects.

@@ -80,7 +80,8 @@ impl FakeOwner {
         Box::into_raw(Box::new(Self { platform, process_index, devices, addressable, attributes, kind, control }))
     }
 
-    /// Returns the devices on which this client runs a program that is assigned to the devices with the ids `assigned`.
+    /// Returns the devices that run a program which is assigned to the ids `assigned`: the devices of this client's
+    /// process that have these ids, or all devices of the process if `assigned` is empty.
     pub(super) fn running_on(&self, assigned: &[i64]) -> Vec<*mut RawDevice> {
         // SAFETY: the devices exist as long as `self`.
         let id = |device: &*mut FakeDevice| i64::from(unsafe { (**device).facts.id });

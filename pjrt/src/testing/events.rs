@@ -31,7 +31,7 @@ fn new_error_of(control: &Arc<Control>, failure: Failure) -> *mut RawError {
 }
 
 pub(super) unsafe extern "C-unwind" fn error_destroy(call: *mut Struct<ErrorDestroy>) {
-    // SAFETY: the error comes from `new_error` and is destroyed only once.
+    // SAFETY: the error comes from `new_error_of` and is destroyed only once.
     let error = unsafe { Box::from_raw((*call).fields.error.cast::<FakeError>()) };
     error.control.died(Kind::Error);
 }
@@ -84,7 +84,7 @@ impl Core {
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), control: Arc::clone(control) })
     }
 
-    /// Returns work that runs `action` at once. If work is deferred, the action runs when the test fires it.
+    /// Returns work that runs `action` at once or, if work is deferred, when the test fires the work.
     pub(super) fn start(control: &Arc<Control>, action: impl FnOnce() + Send + 'static) -> Arc<Self> {
         Self::start_or_defer(control, control.is_deferred(false), action)
     }
@@ -134,7 +134,7 @@ struct FakeEvent {
     core: Arc<Core>,
 }
 
-/// Creates an event of this work. The caller owns the event.
+/// Creates an event of this work. The caller owns the event. Null if the test has requested this.
 pub(super) fn new_event(core: Arc<Core>) -> *mut RawEvent {
     if core.control.lacks_events.load(Ordering::SeqCst) {
         return std::ptr::null_mut();

@@ -1,4 +1,4 @@
-//! Fake executables, which are compiled and loaded programs.
+//! Fake executables, loaded or not.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ unsafe extern "C-unwind" fn parameters(call: *mut Struct<ExecutableParameterMemo
 
 unsafe extern "C-unwind" fn memory_stats(call: *mut Struct<ExecutableMemoryStats>) -> *mut RawError {
     // SAFETY: the caller passes a valid argument struct with an executable that has not been destroyed. The function
-    // does not set the peak, like an older plugin.
+    // does not set the peak, like a plugin that is too old to know the field.
     unsafe { (*call).fields.alias = i64::try_from(program((*call).fields.executable).alias_bytes).expect("small") };
     std::ptr::null_mut()
 }

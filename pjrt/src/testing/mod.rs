@@ -2,7 +2,7 @@
 //! a device. Other crates use the fake plugin with the feature `testing`.
 //!
 //! Entry points: [`client`], [`plugin`], and [`control`] for the [`Control`] of a test, which sets the devices
-//! ([`Slice`]), counts the objects, records executions and decides when transfers end. The plugin's objects are boxes,
+//! ([`Slice`]), counts the objects, records executions and decides when work ends. The plugin's objects are boxes,
 //! so Miri detects uses after free, double frees and leaks. `Table` builds a function table of any size, with or
 //! without extensions.
 
@@ -147,7 +147,7 @@ fn leak_words(words: Vec<*const ()>) -> NonNull<*const ()> {
 /// Opens the fake plugin with all functions.
 ///
 /// # Panics
-/// When the test has made a function fail that opens a plugin.
+/// When the test has made a function fail that sets up a plugin.
 pub fn plugin() -> Arc<Plugin> {
     Table::full().open().expect("a full table")
 }
@@ -156,13 +156,13 @@ pub fn plugin() -> Arc<Plugin> {
 /// by default.
 ///
 /// # Panics
-/// When the test has made a function fail that creates a client.
+/// When the test has made a function fail that sets up a plugin or that [`Client::new`] calls.
 pub fn client() -> Client {
     Client::new(&plugin(), &[]).expect("a fake client")
 }
 
-/// The common part of fake functions. Returns an error if the struct is smaller than the plugin demands, or if the test
-/// has requested that this function fails.
+/// The common part of most fake functions. Returns an error if the struct is smaller than the plugin demands, or if the
+/// test has requested that this function fails.
 ///
 /// # Safety
 /// `call` is a valid pointer to the argument struct.

@@ -1,6 +1,6 @@
-//! Fake programs. A program is a text of two numbers, its parameters and its outputs, or a StableHLO module of which
-//! only the signature of `main` is read. An output of the first kind has the bytes of an argument, each plus one; one
-//! of the second kind is zero.
+//! Fake programs. A program is a text of two numbers, of its parameters and of its outputs, or a StableHLO module of
+//! which only the name and the signature of `main` are read. An output of the first kind has the bytes of an argument,
+//! each plus one; one of the second kind is zero.
 
 use crate::ElementType;
 use crate::element_type::Shape;
@@ -11,10 +11,10 @@ const ALIAS_BYTES: usize = 8;
 /// A compiled program.
 #[derive(Clone)]
 pub(super) struct FakeProgram {
-    /// The text, whose first line has the assigned devices if there are any.
+    /// The text. That of a module begins with a line that lists the ids of the assigned devices.
     pub(super) text: String,
     pub(super) name: String,
-    /// The ids of the devices that run the program; empty if the plugin chooses them.
+    /// The ids of the devices that are assigned to the program. If empty, all devices of the client's process run it.
     pub(super) devices: Vec<i64>,
     pub(super) num_parameters: usize,
     pub(super) outputs: Vec<Output>,

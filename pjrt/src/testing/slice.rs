@@ -9,7 +9,7 @@ pub struct Slice {
     pub platform: String,
     /// The devices, in the order in which the plugin lists them.
     pub devices: Vec<SliceDevice>,
-    /// The process of a client, which can use the devices of this process.
+    /// The index of the client's process. The client can use the devices that have this process index.
     pub process_index: i32,
     /// The attributes of topologies.
     pub attributes: Vec<(String, Value)>,
@@ -22,7 +22,7 @@ pub struct SliceDevice {
     pub id: i32,
     /// The index of the process that can use the device.
     pub process_index: i32,
-    /// The vendor's name.
+    /// The name of this kind of device.
     pub kind: String,
     /// The coordinates of the device's chip.
     pub coords: [i64; 3],

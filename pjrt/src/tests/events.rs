@@ -117,7 +117,7 @@ impl Wake for Task {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Ends all pending work on a thread of the plugin, and returns the thread's id.
+/// Ends all pending work on a new thread, which plays a thread of the plugin. Returns the thread's id.
 fn fire_on_another_thread() -> std::thread::ThreadId {
     let ours: Arc<Control> = control();
     let fire = move || {

@@ -1,5 +1,5 @@
 //! Tests of the wrapper with the fake plugin: lifetimes, wakers, function tables of other sizes, failures. The tests
-//! can run under Miri: `cargo +nightly miri test -p pjrt --lib`.
+//! can run under Miri: `cargo +nightly miri test -p pjrt --lib -- --skip plugin::tests`.
 
 mod events;
 mod execution;

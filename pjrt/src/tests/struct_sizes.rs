@@ -5,7 +5,7 @@ use crate::ffi::functions::{LAYOUTS, TABLE};
 use crate::ffi::values::{MemoryLayout, NamedValue, Program, TiledLayout};
 use crate::ffi::{Arguments, ExtensionBase, Struct, Table, buffer, client, executable, layouts, topology, values};
 
-/// The number of bytes of zeros after every struct.
+/// The number of bytes of zeros after the fields of a [`Struct`].
 const PADDING: usize = 128;
 
 /// Returns the name of a C function, and the size of its argument struct without the zeros at the end.

@@ -167,5 +167,6 @@ fn devices_of_another_client_are_refused() {
     let [one, two] = [(); 2].map(|()| Client::new(&plugin, &[]).expect("a fake client"));
     let host = HostSlice::new(ElementType::U8, &[1], &[1]).expect("one byte");
     let error = one.upload(host, &two.devices()[0]).expect_err("refused");
-    assert_eq!(error.to_string(), "the device of an upload belongs to another client");
+    let expected = "the device of an upload belongs to another client; this is a defect of this server";
+    assert_eq!(error.to_string(), expected);
 }

@@ -16,7 +16,7 @@ use pjrt::{
 };
 
 const PLUGIN: plugins::Wanted = plugins::Wanted { variable: "HILO_XLA_CPU_PLUGIN", file_name: "xla_cpu_pjrt.so" };
-/// The time limit for waiting, long enough for the slowest machine.
+/// The time limit for waiting, generous for slow machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn plugin() -> Option<Arc<Plugin>> {

@@ -1,5 +1,5 @@
 //! Finds plugins for tests: with an environment variable, or in the cache of `plugin fetch`. Without its plugin, a test
-//! is skipped.
+//! is skipped, or fails if all plugins are required.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ pub(crate) struct Wanted {
     pub(crate) file_name: &'static str,
 }
 
-/// Returns the path of the plugin's file. If there is none, prints that the test is skipped and returns `None`.
+/// Returns the path of the plugin's file. If none is known, prints that the test is skipped and returns `None`.
 ///
 /// # Panics
-/// When there is none, but the environment variable [`REQUIRE`] is 1.
+/// When none is known, but the environment variable [`REQUIRE`] is 1.
 #[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub(crate) fn path(wanted: Wanted) -> Option<PathBuf> {
     let Wanted { variable, file_name } = wanted;
