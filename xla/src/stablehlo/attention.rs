@@ -361,8 +361,8 @@ pub(super) fn attend_to_chunk(
     let never = emitter.splat(plan.unseen(), scores.ty.clone()); // [.., queries, chunk]
     let scores = emitter.select(&is_seen, &scores, &never); // [.., queries, chunk]
     // Without a window every query sees the first key of the first chunk (in a list, of each of its row's chunks), so
-    // the largest score is finite from then on. With a window a query may see no key of the chunk. Then the largest
-    // score is that of unseen keys, which is finite, and zeros replace the weights of unseen keys.
+    // the largest score is finite from then on. With a window a query may see no key of the chunk. Then the scores are
+    // those of unseen keys, which are finite, and zeros replace the weights.
     let chunk_largest = emitter.reduce(Reduction::Max, &scores, &[last]); // [.., queries]
     let new_largest = emitter.elementwise("maximum", &[largest, &chunk_largest]); // [.., queries]
     let difference = emitter.elementwise("subtract", &[largest, &new_largest]); // [.., queries]
