@@ -34,7 +34,7 @@ pub(super) struct Reads<'a> {
     pub(super) module: &'a HloModule,
     /// The trip count that is assumed for loops for which the module has none.
     pub(super) dynamic_trip_count: u64,
-    /// Dividend and divisor of the share that counts of the bytes that kernels say they read.
+    /// Dividend and divisor of the factor by which the bytes that kernels say they read are multiplied.
     pub(super) kernel_share: [u64; 2],
 }
 

@@ -6,7 +6,7 @@ use super::proto;
 
 /// `PrimitiveType` of a tuple.
 const TUPLE: i32 = 13;
-/// The memory space of parameters: HBM of TPUs.
+/// The number of the device's memory, HBM on a TPU.
 const MAIN_MEMORY: i64 = 0;
 
 /// One array.

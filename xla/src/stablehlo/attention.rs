@@ -1,4 +1,4 @@
-//! Attention over the paged KV cache, in plain StableHLO, or with the kernel of `mosaic` where a program shall call it.
+//! Attention over the paged KV cache, in plain StableHLO or with the kernel of `mosaic`.
 //!
 //! Entry points: [`write`], [`attend`]. The keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its
 //! values `[num_blocks, block_size, kv_heads * value_dim]`. A loop reads the contexts in chunks, with a running softmax

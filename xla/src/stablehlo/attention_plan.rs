@@ -15,8 +15,8 @@ const DECODE_CHUNK_BLOCKS: usize = 16;
 pub(crate) const MAX_CHUNK_BLOCKS: usize = 32;
 /// The maximum number of tokens whose queries form a tile. They belong to one row and read its context together.
 pub(crate) const QUERY_TILE: usize = 256;
-/// The number of bytes of scores above which chunks are made smaller, so that the scores stay in fast memory together
-/// with the chunks. Programs for a fixed length of context have no such limit.
+/// The number of bytes of an iteration's scores above which chunks are made smaller, so that the scores stay in fast
+/// memory together with the chunks. Programs for a fixed length of context have no such limit.
 const MAX_SCORE_BYTES: usize = 16 << 20;
 
 /// The heads of an attention layer on one rank, and the type of the keys and values.

@@ -14,7 +14,7 @@ use super::tensor::{Tensor, Type};
 use backend::BLOCK_SIZE;
 
 /// The list, computed before the loop. Layers with the same window and the same size of chunks have the same list, so
-/// that the compiler can compute it once for all of them.
+/// the compiler can compute it once for all of them.
 struct List {
     /// The number of chunks, `[]` i32.
     len: Tensor,
@@ -24,8 +24,8 @@ struct List {
 
 /// A few chunks of the list.
 struct Items {
-    /// The row of each chunk, `[items]` i32. After the end of the list this is the total number of rows, which is no
-    /// row.
+    /// The row of each chunk, `[items]` i32. After the end of the list this is the number of rows, an index that no row
+    /// has.
     rows: Tensor,
     /// The number of the chunk in its row, `[items]` i32.
     chunks: Tensor,
@@ -78,8 +78,8 @@ pub(super) fn attend(
     emitter.elementwise("divide", &[output, &sum]) // [rows, (kv_heads,) queries, width]
 }
 
-/// Returns the list of the chunks of all rows. Its columns have room for full block tables, in a multiple of
-/// `num_items`.
+/// Returns the list of the chunks of all rows. Its columns are long enough for full block tables; their length is a
+/// multiple of `num_items`.
 fn list(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan, num_items: usize) -> List {
     let num_rows = tiles.ends.dims()[0];
     let lens = match &tiles.starts {

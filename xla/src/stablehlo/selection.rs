@@ -139,8 +139,8 @@ pub(super) fn arg_max(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
 }
 
 /// Returns the first token of probabilities `[rows, vocab]` whose cumulative probability exceeds u · total, `[rows]`
-/// i32, for u `[rows]`. If the sums of the blocks select a block, but rounding leaves no such token in the block,
-/// returns the last token up to the block's end with a probability above 0.
+/// i32, for u `[rows]`. If rounding leaves no such token in the block that the sums of blocks select, returns the last
+/// token up to the block's end with a probability above 0, or 0 if there is none.
 pub(super) fn inverse_cdf(emitter: &mut Emitter, probabilities: &Tensor, u: &Tensor) -> Tensor {
     let [rows, vocab_size] = [probabilities.dims()[0], probabilities.dims()[1]];
     let num_blocks = vocab_size.div_ceil(CDF_BLOCK);

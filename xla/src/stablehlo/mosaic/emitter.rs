@@ -277,7 +277,8 @@ impl Emitter {
         self.effect("tpu.enqueue_dma", &[source, target, semaphore], attributes);
     }
 
-    /// Waits until `semaphore` has counted the bytes of `target`, and takes them off. `source` is of the same type.
+    /// Waits until `semaphore` has counted as many bytes as `target` has, and subtracts them. `source` has the size of
+    /// `target`.
     pub(crate) fn wait_for_copy(&mut self, source: &Value, target: &Value, semaphore: &Value) {
         let attributes = "operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, strict_ordering = false";
         self.effect("tpu.wait_dma2", &[semaphore, source, target], attributes);

@@ -116,7 +116,7 @@ impl Decoder<'_> {
         let all = self.integer(self.kernel.chunk_blocks);
         let is_whole = self.emitter.compare(Comparison::Equal, &chunk.num_blocks, &all);
         let zero = self.integer(0);
-        // One wait for all bytes of a whole chunk. Source and target of a wait only say how many bytes were copied.
+        // One wait for all bytes of a whole chunk. Source and target of a wait only say how many bytes to wait for.
         let then = |decoder: &mut Self| {
             let [cache, slots] = decoder.cache_and_slots(index);
             let dims = [&[decoder.kernel.chunk_blocks], &cache.dims()[1..]].concat();

@@ -82,7 +82,7 @@ fn no_effect_is_superfluous() {
     }
 }
 
-/// The target of a wait only says how many bytes were copied, so its slot is not changed.
+/// The target of a wait only says how many bytes to wait for, so its slot is not changed.
 #[test]
 fn no_slot_is_taken_for_another() {
     for case in cases() {
