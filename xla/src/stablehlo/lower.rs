@@ -226,7 +226,7 @@ impl Lowering {
         others.iter().fold(first.clone(), |any, one| self.emitter.elementwise("or", &[&any, one])) // [rows, vocab]
     }
 
-    /// Returns the operands broadcast to `shape`. The dimensions of an operand are none, the first, or all of `shape`.
+    /// Returns the operands broadcast to `shape`. An operand has no dimension, the first of `shape`, or all of them.
     fn repeat_like<const N: usize>(&mut self, shape: &Shape, operands: [&Tensor; N]) -> [Tensor; N] {
         let dims = self.dims(shape);
         let leading: Vec<usize> = (0..dims.len()).collect();

@@ -1,10 +1,10 @@
 //! The decode kernel: attention of one query per row and head to the paged cache.
 //!
-//! Entry point: [`module`]. The contexts of all rows are one sequence of chunks, with as many chunks for each row as
-//! its context needs. A cursor runs ahead of the computation and fetches chunks into a ring of slots, across the ends
-//! of rows. A chunk is fetched block by block, because a row's blocks are anywhere in the cache. The softmax is a
-//! running one (Milakov and Gimelshein, 2018): each chunk corrects the sums of those before it. Blocks after the end of
-//! a context are not fetched; what a slot contains there, be it infinity or NaN, changes no output.
+//! Entry point: [`module`]. The contexts of all rows are one sequence of chunks. A row has as many chunks as its
+//! context needs, at least one. A cursor runs ahead of the computation and fetches chunks into a ring of slots, across
+//! the ends of rows. A chunk is fetched block by block, because a row's blocks are anywhere in the cache. The softmax
+//! is a running one (Milakov and Gimelshein, 2018): each chunk corrects the sums of those before it. Blocks after the
+//! end of a context are not fetched; what a slot contains there, be it infinity or NaN, changes no output.
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
