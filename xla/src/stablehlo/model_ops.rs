@@ -1,8 +1,8 @@
 //! The operations of models as StableHLO.
 //!
-//! Floats between operations are f32, but weights have other types. A linear layer rounds its input to the type of its
-//! weight, and sums in f32. If the weight is int8, the layer quantizes each row of its input to int8 with a scale of
-//! its own, as the CPU's kernels do (`numbers/src/int8.rs`), and sums exactly. int4 weights are first multiplied by
+//! Floats between operations are f32, but weights may have other types. A linear layer rounds its input to the type of
+//! its weight, and sums in f32. If the weight is int8, the layer quantizes each row of its input to int8 with a scale
+//! of its own, as the CPU's kernels do (`numbers/src/int8.rs`), and sums exactly. int4 weights are first multiplied by
 //! their factors, which makes them int8. If the weight is fp8, each row is quantized to fp8, and products are summed in
 //! f32.
 
