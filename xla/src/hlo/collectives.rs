@@ -6,8 +6,8 @@ use super::HloModule;
 use super::graph::{Computation, Instruction};
 use super::loops::{Flow, flow};
 
-/// The start of the names of TPU fusions that act as a reduce-scatter: an all-reduce of which each device keeps only
-/// its own part.
+/// The start of the names of the computations of TPU fusions that act as a reduce-scatter: an all-reduce of which each
+/// device keeps only its own part.
 const ALL_REDUCE_SCATTER: &str = "all-reduce-scatter";
 
 /// The number of collectives of each kind in one execution. A start and its matching done count as one collective; so

@@ -11,8 +11,8 @@ pub(super) enum Flow<'a> {
     /// The instruction itself is executed; a computation that it calls (inside a fusion, a reducer) is part of it.
     Here,
     Call(usize),
-    /// The condition runs once more than the body. `trips`, the number of iterations, is `None` if it is known only at
-    /// run time.
+    /// The condition runs once more than the body. `trips`, the number of iterations, is `None` if neither the
+    /// compiler's report nor the condition tells it.
     Loop {
         body: usize,
         condition: usize,
@@ -36,7 +36,7 @@ pub(super) fn flow<'a>(module: &HloModule, instruction: &'a Instruction) -> Flow
 }
 
 /// Returns the constant if the condition is `counter < constant`. The counter is assumed to begin at 0 and to grow by
-/// 1, as in the loops that this project prints.
+/// 1.
 fn constant_bound(condition: &Computation) -> Option<u64> {
     let root = &condition.instructions[condition.root];
     let &[_, bound] = root.operands.as_slice() else { return None };

@@ -31,7 +31,8 @@ impl HloModule {
     /// Reads the result of [`pjrt::Executable::optimized_program`](pjrt::Executable::optimized_program).
     ///
     /// # Errors
-    /// When the format is unknown, the bytes are not a message of this format, or the module names a missing item.
+    /// When the format is unknown, the bytes are not a message of this format, or the module names an item that is
+    /// missing or comes later.
     pub(crate) fn parse(format: &str, bytes: &[u8]) -> Result<Self, HloError> {
         let decode = |source| HloError::Decode { source };
         let module = match format {
@@ -53,11 +54,12 @@ impl HloModule {
     /// Returns the bytes that one execution reads from HBM. Each loop whose trip count is known only at run time runs
     /// `dynamic_trip_count` times.
     ///
-    /// The sum covers the operands in HBM of every executed instruction, with the padding of their layouts. If an
-    /// instruction reads parts of an operand (slice, gather) or replaces parts (scatter), only those parts count.
-    /// Prefetches into the chip's memory count; reads of their results do not. The data that the first instructions
-    /// prefetch is fetched again at the end, for the next run; only one of the two prefetches counts.
-    /// Of what a kernel says it reads, the quotient of the two numbers of `kernel_share` counts.
+    /// The sum covers the operands in HBM of the executed instructions that read memory, with the padding of their
+    /// layouts. Of several branches the one that reads the most counts. If an instruction reads parts of an operand
+    /// (slice, gather) or replaces parts (scatter), only those parts count. Prefetches into the chip's memory count;
+    /// reads of their results do not. The data that the first instructions prefetch is fetched again at the end, for
+    /// the next run; only one of the two prefetches counts. A kernel counts with the bytes that it says it reads,
+    /// multiplied by the first number of `kernel_share` and divided by the second.
     pub(crate) fn reads(&self, dynamic_trip_count: u64, kernel_share: [u64; 2]) -> u64 {
         reads::Reads { module: self, dynamic_trip_count, kernel_share }.of_computation(self.entry)
     }

@@ -96,7 +96,7 @@ pub(super) struct Tile {
     pub(super) dimensions: Vec<i64>,
 }
 
-/// `LiteralProto`: only the types that loop counters can have.
+/// `LiteralProto`: only integers of 32 and 64 bits, the types of loop counters.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Literal {
     #[prost(int32, repeated, tag = "4")]

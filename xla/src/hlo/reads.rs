@@ -7,7 +7,7 @@ use super::HloModule;
 use super::graph::{Computation, Instruction};
 use super::loops::{Flow, flow};
 
-/// Instructions that read no memory: they rename values, or generate them.
+/// Instructions that count as reading no memory: they rename, order or generate values.
 const FREE: [&str; 11] = [
     "add-dependency",
     "after-all",
@@ -34,7 +34,7 @@ pub(super) struct Reads<'a> {
     pub(super) module: &'a HloModule,
     /// The trip count that is assumed for loops for which the module has none.
     pub(super) dynamic_trip_count: u64,
-    /// Dividend and divisor of the share of the bytes that kernels say they read.
+    /// Dividend and divisor of the factor by which the bytes that kernels say they read are multiplied.
     pub(super) kernel_share: [u64; 2],
 }
 

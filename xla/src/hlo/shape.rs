@@ -6,7 +6,7 @@ use super::proto;
 
 /// `PrimitiveType` of a tuple.
 const TUPLE: i32 = 13;
-/// The memory space of parameters: HBM of TPUs.
+/// The number of the device's memory, HBM on a TPU.
 const MAIN_MEMORY: i64 = 0;
 
 /// One array.
@@ -14,8 +14,7 @@ const MAIN_MEMORY: i64 = 0;
 pub(super) struct Array {
     /// Size with the padding of its tiles.
     pub(super) bytes: u64,
-    /// True if the array is in HBM. Otherwise it is in a memory on the chip (1: VMEM, 2 and 6: semaphores, scalars) or
-    /// the host's (5).
+    /// True if the array is in HBM, false if it is in another memory, such as one on the chip or the host's.
     pub(super) in_main_memory: bool,
 }
 

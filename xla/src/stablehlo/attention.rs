@@ -1,12 +1,12 @@
-//! Attention over the paged KV cache, in plain StableHLO.
+//! Attention over the paged KV cache, in plain StableHLO or with the kernel of `mosaic`.
 //!
 //! Entry points: [`write`], [`attend`]. The keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its
 //! values `[num_blocks, block_size, kv_heads * value_dim]`. A loop reads the contexts in chunks, with a running softmax
 //! (Milakov and Gimelshein, 2018). `attention_plan` has the sizes of the loop. The contexts determine the number of
-//! iterations, unless the program is for a fixed length of context. A gathered chunk is small enough to stay in fast
-//! memory, so the cache is read once. Prompts are cut into tiles of queries. A tile needs the keys up to its last
-//! position and, with a window, from the first block that its first query sees. `docs/tpu-attention.md` compares this
-//! design with others.
+//! iterations, unless the program is for a fixed length of context. Chunks are small, so that the compiler can keep a
+//! gathered chunk in fast memory. Prompts are cut into tiles of queries. A tile needs the keys up to its last position
+//! and, with a window, from the first block that its first query sees. `docs/tpu-attention.md` compares this design
+//! with others.
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
@@ -37,9 +37,9 @@ pub(super) struct Tiles {
     /// `[tiles, blocks_per_row]` i32
     pub(super) block_tables: Tensor,
     /// The position of the first key that each tile reads, a multiple of the block size, `[tiles]` i32; `None` without
-    /// a window.
+    /// a window, when all tiles read from position 0 on.
     pub(super) starts: Option<Tensor>,
-    /// The position after the last key that each tile reads, `[tiles]` i32.
+    /// The position after the last key that each tile needs, `[tiles]` i32.
     pub(super) ends: Tensor,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Chunk {
     pub(super) keys: Tensor,
     /// `[group, chunk, kv_heads * value_dim]`
     pub(super) values: Tensor,
-    /// The position of the first key, i32: `[group]` with a window, `[]` without.
+    /// The position of the first key, i32: `[group]`, or `[]` if it is the same for the whole group.
     pub(super) first_key: Tensor,
 }
 
@@ -190,8 +190,7 @@ fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, pl
     let one = emitter.splat(1.0, lens.ty.clone()); // [tiles]
     let end = emitter.elementwise("add", &[&last, &one]); // [tiles]
     let end = emitter.elementwise("minimum", &[&end, &lens]); // [tiles]
-    // A tile of padding reads one key, so that it does not prolong the loop. The key may be anything. In a list of
-    // chunks it has none.
+    // A tile of padding needs at most one key, so that it does not prolong the loop. The key may be anything.
     let has_tokens = emitter.compare("LT", &first, &lens); // [tiles]
     let of_padding = emitter.splat(if plan.num_items.is_some() { 0.0 } else { 1.0 }, lens.ty.clone()); // [tiles]
     let ends = emitter.select(&has_tokens, &end, &of_padding); // [tiles]
@@ -329,8 +328,8 @@ pub(super) fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Quer
     }
 }
 
-/// Computes one iteration of the running softmax. Returns the largest score and the sum so far,
-/// `[group, (kv_heads,) queries]`, and the output, `[group, (kv_heads,) queries, width]`.
+/// Adds a chunk to a running softmax. Returns the largest score and the sum so far, `[group, (kv_heads,) queries]`, and
+/// the output, `[group, (kv_heads,) queries, width]`.
 pub(super) fn attend_to_chunk(
     emitter: &mut Emitter,
     queries: &Queries,
@@ -361,8 +360,9 @@ pub(super) fn attend_to_chunk(
     let is_seen = is_seen(emitter, queries, first_key, (&scores.ty, plan)); // [.., queries, chunk]
     let never = emitter.splat(plan.unseen(), scores.ty.clone()); // [.., queries, chunk]
     let scores = emitter.select(&is_seen, &scores, &never); // [.., queries, chunk]
-    // Without a window every query sees the first key, so the largest score is finite from the first chunk on. With a
-    // window the largest score is always finite, and the weights of unseen keys are replaced by zeros.
+    // Without a window every query sees the first key of the first chunk (in a list, of each of its row's chunks), so
+    // the largest score is finite from then on. With a window a query may see no key of the chunk. Then the scores are
+    // those of unseen keys, which are finite, and zeros replace the weights.
     let chunk_largest = emitter.reduce(Reduction::Max, &scores, &[last]); // [.., queries]
     let new_largest = emitter.elementwise("maximum", &[largest, &chunk_largest]); // [.., queries]
     let difference = emitter.elementwise("subtract", &[largest, &new_largest]); // [.., queries]

@@ -8,13 +8,15 @@ use model::graph::{AttentionSpec, DType};
 
 use super::inputs::Sizes;
 
-/// The maximum number of blocks of a row in a chunk, in programs for decoding.
+/// The maximum number of blocks of a row in a chunk, in programs that decode, unless they are for a fixed length of
+/// context.
 const DECODE_CHUNK_BLOCKS: usize = 16;
-/// The maximum number of blocks of a row in a chunk, in any program.
+/// The maximum number of blocks of a row in a chunk, in programs that are not for a fixed length of context.
 pub(crate) const MAX_CHUNK_BLOCKS: usize = 32;
-/// The maximum number of queries in a tile. The queries of a tile belong to one prompt and read its context together.
+/// The maximum number of tokens whose queries form a tile. They belong to one row and read its context together.
 pub(crate) const QUERY_TILE: usize = 256;
-/// The maximum number of bytes of a chunk's scores, so that the scores stay in fast memory together with the chunk.
+/// The number of bytes of an iteration's scores above which chunks are made smaller, so that the scores stay in fast
+/// memory together with the chunks. Programs for a fixed length of context have no such limit.
 const MAX_SCORE_BYTES: usize = 16 << 20;
 
 /// The heads of an attention layer on one rank, and the type of the keys and values.
@@ -34,14 +36,14 @@ pub(crate) struct Plan {
     pub(super) kv_heads: usize,
     pub(super) head_dim: usize,
     pub(super) value_dim: usize,
-    /// The number of queries in a tile, all of one row.
+    /// The number of tokens whose queries form a tile, all of one row.
     pub(super) tile: usize,
     pub(super) num_tiles: usize,
     /// The number of tiles that read their contexts in the same loop.
     pub(super) group: usize,
     pub(super) chunk_blocks: usize,
-    /// The number of tokens, from the start of each tile, that a group of tiles reads; `None` if it reads as many as
-    /// the longest tile needs.
+    /// The number of tokens, from the first key of each tile, that a group of tiles reads; `None` if the tile that
+    /// needs the most keys determines it.
     pub(super) reach: Option<usize>,
     /// The number of chunks of any tiles that an iteration reads; `None` if it reads the next chunk of every tile.
     pub(super) num_items: Option<usize>,
@@ -122,6 +124,7 @@ impl Plan {
 
 impl Plan {
     /// Returns the number of iterations of the loop in a program that decodes, for rows with these lengths of context.
+    /// If the layer has a window, the loop may have fewer.
     pub(crate) fn decode_rounds(&self, contexts: &[usize]) -> usize {
         let chunk = self.chunk_blocks * BLOCK_SIZE;
         match (self.reach, self.num_items) {

@@ -2,8 +2,8 @@
 //! and so on.
 //!
 //! Entry point: [`attend`]. Each iteration reads the next few chunks of the list, of whichever rows they are, computes
-//! the softmax of each chunk alone and merges the results into the states of their rows. So a step reads as much as its
-//! contexts have, however much they differ in length.
+//! the softmax of each chunk alone and merges the results into the states of their rows. So the sum of the lengths of
+//! the contexts, and not the longest one, determines the number of iterations.
 
 use model::graph::DType;
 
@@ -13,8 +13,8 @@ use super::emitter::{Combine, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 use backend::BLOCK_SIZE;
 
-/// The list, computed before the loop. Layers with the same window have the same list, so the compiler computes it once
-/// for all of them.
+/// The list, computed before the loop. Layers with the same window and the same size of chunks have the same list, so
+/// the compiler can compute it once for all of them.
 struct List {
     /// The number of chunks, `[]` i32.
     len: Tensor,
@@ -24,7 +24,8 @@ struct List {
 
 /// A few chunks of the list.
 struct Items {
-    /// The row of each chunk, `[items]` i32; the number of rows after the end of the list.
+    /// The row of each chunk, `[items]` i32. After the end of the list this is the number of rows, an index that no row
+    /// has.
     rows: Tensor,
     /// The number of the chunk in its row, `[items]` i32.
     chunks: Tensor,
@@ -77,7 +78,8 @@ pub(super) fn attend(
     emitter.elementwise("divide", &[output, &sum]) // [rows, (kv_heads,) queries, width]
 }
 
-/// Returns the list of the chunks of all rows, filled up to a multiple of `num_items`.
+/// Returns the list of the chunks of all rows. Its columns are long enough for full block tables; their length is a
+/// multiple of `num_items`.
 fn list(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan, num_items: usize) -> List {
     let num_rows = tiles.ends.dims()[0];
     let lens = match &tiles.starts {

@@ -1,9 +1,9 @@
 //! Writes the body of one StableHLO function, operation by operation.
 //!
-//! Entry point: [`Emitter`], with a method for each operation of the
-//! [specification](https://openxla.org/stablehlo/spec) that we use. A method computes the type of its result. Values
-//! are numbered in the order of writing, and nothing else enters the text, so the same graph always gives the same
-//! bytes. If the caller passes shapes that do not fit, the plugin's compiler reports the error.
+//! Entry point: [`Emitter`], with methods for the operations of the
+//! [specification](https://openxla.org/stablehlo/spec) that we use. Most methods compute the type of their result.
+//! Values are numbered in the order of writing, so the same calls always write the same bytes. If the caller passes
+//! shapes that do not fit, the plugin's compiler reports the error.
 
 use std::fmt::Write;
 
@@ -363,8 +363,8 @@ impl Emitter {
         })
     }
 
-    /// Calls `target`, which the plugin's compiler knows. `name` is the call's name in its messages. Operands and
-    /// result are in memory row by row.
+    /// Calls `target`, a name that the plugin's compiler knows. `name` is the kernel's name in the compiler's messages.
+    /// Operands and result are in memory row by row.
     pub(super) fn custom_call(
         &mut self,
         (target, name): (&str, &str),

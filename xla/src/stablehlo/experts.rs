@@ -1,11 +1,11 @@
 //! Mixtures of experts as StableHLO.
 //!
 //! Entry points: [`route`], [`experts`]. Programs have fixed sizes, and the chosen experts are known only on the
-//! device. If the tokens choose fewer experts in total than the device has, as when few rows decode, a loop over the
-//! choices reads the matrices of one chosen expert per iteration, because the number of bytes read limits decoding.
-//! Otherwise most experts are chosen by some token, so a loop over the experts reads each expert once and applies it to
-//! all tokens, most of which give it the weight 0. This needs more arithmetic, but no sorting, no gathered copies of
-//! tokens and no limit of tokens per expert.
+//! device. If the tokens make fewer choices in total than the device has experts, as when few rows decode, a loop over
+//! the choices reads the matrices of one expert per iteration, which is fewer bytes than all experts have. Otherwise a
+//! loop over the experts reads each expert once and applies it to all tokens, with weight 0 for the tokens that did not
+//! choose it. This needs more arithmetic, but no sorting, no gathered copies of tokens and no limit of tokens per
+//! expert.
 
 use model::graph::{DType, ExpertsSpec, RouterSpec};
 
@@ -70,7 +70,7 @@ pub(super) fn experts(emitter: &mut Emitter, operands: &[Tensor], spec: ExpertsS
     }
 }
 
-/// The gate, up and down matrices of this device's experts, each `[experts, out, in]`.
+/// The gate, up and down matrices of this device's experts. The first dimension of each stack is that of the experts.
 struct Matrices<'a> {
     matrices: [&'a Tensor; 3],
     spec: ExpertsSpec,
@@ -114,8 +114,7 @@ fn each_expert(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matr
         |emitter, values| emitter.compare("LT", &values[0], &end),
         |emitter, values| {
             let [index, sum] = [&values[0], &values[1]];
-            // Experts that pad the last device have no column. They get the last column instead, but their matrices are
-            // zeros.
+            // Experts that are padding have no column. They get the last column instead, but their matrices are zeros.
             let column = emitter.elementwise("add", &[first, index]); // []
             let weights = emitter.dynamic_slice(mixture, &[&zero, &column], &[num_tokens, 1]); // [tokens, 1]
             let weights = emitter.reshape(&weights, &[num_tokens]); // [tokens]

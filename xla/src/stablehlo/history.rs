@@ -1,5 +1,5 @@
-//! The token history on the device, `[num_slots * max_total_tokens]` i32. Rows that decode read from the history the
-//! tokens that they sampled, and penalties read all tokens of a row.
+//! The token history on the device, `[num_slots * max_total_tokens]` i32: the context of each slot. The decoder reads
+//! from it tokens that the host does not know yet, and the sampler reads contexts, for penalties for example.
 //!
 //! Entry points: [`current_tokens`], [`append`], [`last_tokens`], [`token_counts`]. Padding is written to an index
 //! beyond the end, which a scatter skips.
@@ -10,8 +10,8 @@ use super::emitter::{Combine, Emitter};
 use super::inputs::{RowInputs, SampledInputs, Sizes};
 use super::tensor::{Tensor, Type};
 
-/// Returns the step's token ids `[tokens]`, in which tokens from the history replace negative ids, and the history with
-/// all these tokens written to it.
+/// Returns the step's token ids `[tokens]`, and the history with these tokens, except padding, written to it. If the
+/// first id of a row is negative, the token in the history replaces it.
 pub(super) fn current_tokens(emitter: &mut Emitter, history: &Tensor, rows: &RowInputs, sizes: &Sizes) -> [Tensor; 2] {
     let [num_rows, per_row] = [sizes.rows, sizes.tokens_per_row];
     let given = emitter.reshape(&rows.token_ids, &[num_rows, per_row]); // [rows, tokens_per_row]

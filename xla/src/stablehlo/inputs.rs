@@ -23,17 +23,17 @@ pub(crate) struct Sizes {
     pub(crate) top_tokens: usize,
     /// The number of devices that run the program together.
     pub(crate) num_devices: usize,
-    /// How queries of decoding rows are multiplied with the keys of several KV heads.
+    /// How the attention loop multiplies queries of decoding rows with the keys of several KV heads.
     pub(crate) decode_heads: HeadForm,
     /// The chunks that an iteration of the attention loop of decoding rows reads.
     pub(crate) decode_loop: DecodeLoop,
     /// How rows that decode attend to their contexts.
     pub(crate) decode_attention: DecodeAttention,
-    /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, unless one block
-    /// per tile has more.
+    /// The number of bytes of keys, or of values, that the attention loop may gather at a time. It gathers more if it
+    /// cannot make its chunks smaller.
     pub(crate) chunk_bytes: usize,
-    /// The number of tokens of every row's context that the attention of decoding rows reads; `None` if it reads as
-    /// many as the longest context has.
+    /// The length of context, in tokens, for which the attention loop of decoding rows has a fixed number of
+    /// iterations; `None` if the number of iterations depends on the contexts.
     pub(crate) context: Option<usize>,
 }
 

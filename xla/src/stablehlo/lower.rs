@@ -226,7 +226,7 @@ impl Lowering {
         others.iter().fold(first.clone(), |any, one| self.emitter.elementwise("or", &[&any, one])) // [rows, vocab]
     }
 
-    /// Returns the operands broadcast to `shape`. An operand is a scalar, `[rows]`, or has the shape already.
+    /// Returns the operands broadcast to `shape`. An operand has no dimension, the first of `shape`, or all of them.
     fn repeat_like<const N: usize>(&mut self, shape: &Shape, operands: [&Tensor; N]) -> [Tensor; N] {
         let dims = self.dims(shape);
         let leading: Vec<usize> = (0..dims.len()).collect();

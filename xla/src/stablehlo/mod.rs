@@ -1,10 +1,9 @@
-//! Programs as StableHLO text, printed from graphs.
+//! Programs as StableHLO text.
 //!
 //! Entry points: [`Lowering`], which turns a graph into operations, and [`module`], which wraps them in a function with
-//! arguments. `emitter` knows the syntax of each operation; `model_ops`, `activation`, `attention`, `chunk_list`,
-//! `experts`, `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from these, and
-//! `mosaic` has kernels. The same graph and
-//! sizes always print the same bytes, because the cache of compiled programs relies on that.
+//! arguments. `emitter` knows the syntax of StableHLO's operations, `lower` finds the function that composes an
+//! operation of a graph from these, and `mosaic` has a kernel. The cache of compiled programs relies on this: the same
+//! graph and sizes always print the same bytes.
 
 mod activation;
 mod attention;
@@ -51,12 +50,12 @@ pub(super) struct Parameter {
 pub(super) enum Layout {
     /// The compiler's default for the type.
     Default,
-    /// The last dimension first.
+    /// Elements that are neighbours along the last dimension are neighbours in memory.
     RowMajor,
 }
 
-/// Returns the text of the program `name` that computes `results`, the last values of `emitter`, from `parameters`. The
-/// first results have the layouts `layouts`, the others the default layout.
+/// Returns the text of the program `name` that computes `results`, values of `emitter`, from `parameters`. The first
+/// results have the layouts `layouts`, the others the default layout.
 pub(super) fn module(
     name: &str,
     num_devices: usize,

@@ -1,10 +1,10 @@
 //! The operations of models as StableHLO.
 //!
-//! `lower` calls one function for each operation. Values between operations are f32. A linear layer rounds its input to
-//! the type of its weight, as the matrix units of all devices need it, and sums in f32. If the weight is int8, the
-//! layer quantizes each row of its input to int8 with a scale of its own, as the CPU's kernels do
-//! (`numbers/src/int8.rs`), and sums exactly. int4 weights are first multiplied by their factors, which makes them
-//! int8. If the weight is fp8, each row is quantized to fp8, and products are summed in f32.
+//! Floats between operations are f32, but weights may have other types. A linear layer rounds its input to the type of
+//! its weight, and sums in f32. If the weight is int8, the layer quantizes each row of its input to int8 with a scale
+//! of its own, as the CPU's kernels do (`numbers/src/int8.rs`), and sums exactly. int4 weights are first multiplied by
+//! their factors, which makes them int8. If the weight is fp8, each row is quantized to fp8, and products are summed in
+//! f32.
 
 use model::graph::{DType, Pairing, RotarySpec};
 use numbers::{LEAST_MAGNITUDE, fp8, int8};
@@ -103,7 +103,7 @@ fn product(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, contract: [&[usiz
 
 /// Quantizes x `[n, in]` to fp8 if `dtype`, the type of the weights, is fp8, otherwise to int8. Values are rounded to
 /// the nearest, ties to even. Also returns the scale of each row, `[n]`. The largest magnitude of a row becomes 448
-/// (fp8) or 127 (int8), so nothing is clipped.
+/// (fp8) or 127 (int8), so nothing is clipped. A row becomes zeros if all its magnitudes are below [`LEAST_MAGNITUDE`].
 fn rounded_rows(emitter: &mut Emitter, x: &Tensor, dtype: DType) -> (Tensor, Tensor) {
     let is_float = dtype == DType::F8;
     let magnitudes = emitter.elementwise("abs", &[x]); // [n, in]
@@ -192,7 +192,7 @@ fn divided_by_root(emitter: &mut Emitter, x: &Tensor, eps: f32) -> Tensor {
 }
 
 /// Rotates the pairs of elements of x `[tokens, heads, head_dim]`, each by its frequency times the token's position,
-/// `[tokens]` u32. Elements that belong to no pair do not change.
+/// `[tokens]` u32, and multiplies them by the amplitude. Elements that belong to no pair do not change.
 pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec: &RotarySpec) -> Tensor {
     let RotarySpec { frequencies, amplitude, pairing } = spec;
     let (half, head_dim) = (frequencies.len(), x.dims()[2]);

@@ -46,7 +46,7 @@ pub(crate) fn many_arguments(num_donated: usize, num_kept: usize, len: usize) ->
     module(NAME, 1, &parameters, emitter, (&results, &[]))
 }
 
-/// Returns the program that takes `x` `[size, size]` f32, and squares it `count` times in its own memory.
+/// Returns the program that takes `x` `[size, size]` f32, squares it `count` times, and returns it in the same memory.
 pub(crate) fn squared(size: usize, count: usize) -> String {
     let mut emitter = Emitter::default();
     let dims = DotDims { batch: [&[], &[]], contract: [&[1], &[0]] };

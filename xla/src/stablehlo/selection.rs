@@ -1,10 +1,9 @@
 //! Order statistics of rows of scores without sorting them: thresholds by binary search over the bits of a key, the
 //! best n, the inverse of the cumulative distribution.
 //!
-//! The searches pass 32 times over the scores, whatever the size of the vocabulary; a full sort of 100,000 tokens or
-//! more costs several times that on a TPU. A search is skipped if its k, n or mass is 0 in every row. Sums are f32, but
-//! the CPU backend sums in f64. So if a probability mass ends within the rounding error of the boundary between two
-//! tokens, the two backends may choose different tokens.
+//! A binary search passes 32 times over the scores, whatever the size of the vocabulary. The search is skipped if k, n
+//! or the mass is 0 in every row. Sums are f32, but the CPU backend sums in f64. So if a probability mass ends within
+//! the rounding error of the boundary between two tokens, the two backends may choose different tokens.
 
 use model::graph::DType;
 
@@ -50,7 +49,7 @@ pub(super) fn mass_threshold(emitter: &mut Emitter, keys: &Tensor, weights: &Ten
             let digit = emitter.elementwise("shift_left", &[&one, &shift]);
             let below = emitter.elementwise("subtract", &[&digit, &one]);
             let below = emitter.broadcast(&below, &[], mass.dims()); // [rows]
-            // The largest key whose digit is 0.
+            // The largest key that begins with the prefix and has 0 as the next digit.
             let candidate = emitter.elementwise("or", &[prefix, &below]); // [rows]
             let candidate = emitter.broadcast(&candidate, &[0], keys.dims()); // [rows, vocab]
             let is_up_to = emitter.compare("LE", &orders, &candidate); // [rows, vocab]
@@ -75,9 +74,9 @@ pub(super) fn mass_threshold(emitter: &mut Emitter, keys: &Tensor, weights: &Ten
 }
 
 /// Returns the best tokens of each row of scores `[rows, vocab]`, `[rows, num_tokens]`: the tokens whose scores are at
-/// least the n-th largest of the row, for n `[rows]` i32. The best token comes first; of tokens with equal scores the
-/// lowest id comes first. Scores of minus infinity do not count. Unused entries at the end are -1, and tokens beyond
-/// `num_tokens` are dropped.
+/// least the n-th largest of the row, for n `[rows]` i32; none where n is 0. The best token comes first; of tokens with
+/// equal scores the lowest id comes first. Tokens with a score of minus infinity are left out. Unused entries at the
+/// end are -1, and tokens beyond `num_tokens` are dropped.
 pub(super) fn top_tokens(emitter: &mut Emitter, scores: &Tensor, n: &Tensor, num_tokens: usize) -> Tensor {
     let rows = scores.dims()[0];
     let threshold = kth_largest(emitter, scores, n); // [rows]
@@ -139,8 +138,9 @@ pub(super) fn arg_max(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
     emitter.select(&is_found, &token, &first) // [rows]
 }
 
-/// Returns the first token of probabilities `[rows, vocab]` whose cumulative probability exceeds u · total, u `[rows]`;
-/// if rounding leaves none, the last token with a probability above 0; `[rows]` i32.
+/// Returns the first token of probabilities `[rows, vocab]` whose cumulative probability exceeds u · total, `[rows]`
+/// i32, for u `[rows]`. If rounding leaves no such token in the block that the sums of blocks select, returns the last
+/// token up to the block's end with a probability above 0, or 0 if there is none.
 pub(super) fn inverse_cdf(emitter: &mut Emitter, probabilities: &Tensor, u: &Tensor) -> Tensor {
     let [rows, vocab_size] = [probabilities.dims()[0], probabilities.dims()[1]];
     let num_blocks = vocab_size.div_ceil(CDF_BLOCK);
@@ -202,7 +202,7 @@ fn last_possible(emitter: &mut Emitter, probabilities: &Tensor, end: &Tensor) ->
     emitter.reduce(Reduction::Max, &token, &[1]) // [rows]
 }
 
-/// Returns the sums of x `[rows, n]` up to and including each column: log2(n) additions of a shifted copy.
+/// Returns the sums of x `[rows, n]` up to and including each column, with ⌈log2(n)⌉ additions of a shifted copy.
 fn prefix_sums(emitter: &mut Emitter, x: &Tensor) -> Tensor {
     let [rows, size] = [x.dims()[0], x.dims()[1]];
     let mut sums = x.clone();

@@ -1,8 +1,9 @@
 //! The arrays that stay on the device between steps.
 //!
-//! Entry points: [`state_type`], [`rows_of_slots`], [`write_to_slots`]. Each state of a model is one array; a step's
-//! program takes over its memory and returns it. Of a state of slots, which has one entry per slot, operations see only
-//! the entries of the step's rows. A program reads these entries once and writes them once.
+//! Entry points: [`state_type`], [`rows_of_slots`], [`write_to_slots`]. Each state of a model is one array. A program
+//! that changes a state takes over its memory and returns it. A state of slots has one entry per slot. The operations
+//! of a graph see only the entries of the step's rows, which are read before the first operation and written after the
+//! last.
 
 use backend::{BLOCK_SIZE, StateLayout};
 use model::graph::{DType, Extent, Numbers, StateSpec};
@@ -13,7 +14,8 @@ use super::inputs::RowInputs;
 use super::tensor::{Tensor, Type};
 
 /// Returns the type of a state's array: `[num_blocks, block_size, n]` if it has n elements for each token,
-/// `[num_slots, ..]`, or `[num_slots * max_total_tokens, ..]`. The KV cache has the type `cache_dtype`.
+/// `[num_slots, ..]` if it has an entry for each slot, and `[num_slots * max_total_tokens, ..]` if it has an entry for
+/// each position of a slot. The elements of the KV cache have the type `cache_dtype`.
 pub(crate) fn state_type(spec: &StateSpec, layout: StateLayout, cache_dtype: DType) -> Type {
     let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } = layout;
     let dtype = match spec.numbers {

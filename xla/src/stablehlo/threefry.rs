@@ -2,7 +2,8 @@
 //! random numbers as the CPU backend.
 //!
 //! Entry points: [`uniform`] for a random number per row, [`context_uniform`] for one per row and token of the
-//! vocabulary. The functions use integer arithmetic and one exact product, so every device returns the same bits.
+//! vocabulary. The functions use integer arithmetic, then an exact conversion to f32 and an exact product, so every
+//! device returns the same bits.
 
 use model::graph::{CONTEXT_SEED_FACTOR, DType};
 
@@ -21,7 +22,7 @@ pub(super) fn uniform(emitter: &mut Emitter, low: &Tensor, high: &Tensor, counte
 }
 
 /// Returns one random number in [0, 1) per row and token of the vocabulary, `[rows, vocab]`. The last token of a row's
-/// context is the seed of the row's numbers.
+/// context determines the row's numbers.
 pub(super) fn context_uniform(emitter: &mut Emitter, last_tokens: &Tensor, vocab_size: usize) -> Tensor {
     let seeds = emitter.bitcast(last_tokens, DType::U32); // [rows]
     let factor = emitter.splat(f64::from(CONTEXT_SEED_FACTOR), seeds.ty.clone()); // [rows]

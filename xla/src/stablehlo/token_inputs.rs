@@ -39,9 +39,9 @@ pub(super) fn add_logit_bias(emitter: &mut Emitter, scores: &Tensor, biases: &Te
 
 /// Expands masks `[rows, words]` to bools `[rows, vocab]`: true if the bit of the token is set.
 ///
-/// No large array has a last dimension below [`LANES`], to which a TPU would pad it: `[.., 32]`, the bits of each word,
-/// would take four times the memory. The barriers keep XLA from moving the reshape to the operations that compute the
-/// scores.
+/// The bits are computed as `[.., LANES]`, because a TPU pads the last dimension to [`LANES`]: `[.., 32]`, the bits of
+/// each word, would take four times the memory. The barriers keep XLA from moving the reshape to the operations that
+/// compute the scores.
 pub(super) fn is_allowed(emitter: &mut Emitter, masks: &Tensor, vocab_size: usize) -> Tensor {
     let rows = masks.dims()[0];
     let num_lines = vocab_size.div_ceil(LANES);

@@ -1,7 +1,8 @@
 //! Modules of real compilers, whose reads and collectives were also counted by hand. The tests need the plugins of TPUs
 //! and of XLA-CPU, but no TPU.
 //!
-//! libtpu reads its environment once, so each test runs its body in a child process with the environment set.
+//! libtpu reads its environment once, so each test with libtpu runs its body in a child process with the environment
+//! set.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Tests with modules written by hand, one for each rule, and with modules of real compilers.
+//! Tests with modules written by hand, and with modules of real compilers.
 //!
 //! Entry points: [`module`], [`computation`] and [`instruction`], with which the tests write modules, and the functions
 //! that return shapes.

@@ -25,7 +25,7 @@ const HBM_COLOR: usize = 0;
 /// rows, `[rows, heads, value_dim]`, f32. The output of padding is zero.
 ///
 /// # Panics
-/// When the shapes of the operands are not those of `kernel`.
+/// When the shapes or element types of the operands are not those of `kernel`.
 pub(in super::super) fn attend(
     emitter: &mut Emitter,
     kernel: &DecodeKernel,
@@ -124,7 +124,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 impl Element {
-    /// Returns the type of elements of a tensor in a kernel; `None` if kernels have no such type.
+    /// Returns the type that elements of a tensor have in a kernel; `None` if no operand of a kernel has such elements.
     pub(in super::super) fn of(dtype: DType) -> Option<Self> {
         match dtype {
             DType::Float(FloatType::F32) => Some(Self::F32),
@@ -139,7 +139,7 @@ impl Element {
 mod tests {
     use super::*;
 
-    /// The vectors of RFC 4648, section 10.
+    /// Vectors of RFC 4648, section 10, and bytes whose text contains the digits + and /.
     #[test]
     fn text_of_bytes() {
         let cases =

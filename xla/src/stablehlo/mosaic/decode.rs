@@ -1,11 +1,10 @@
 //! The decode kernel: attention of one query per row and head to the paged cache.
 //!
-//! Entry point: [`module`]. The contexts of all rows are one sequence of chunks. A cursor runs ahead of the computation
-//! and fetches chunks into a ring of slots, from one row to the next without a pause, so each row has its own trip
-//! count and the memory is never idle between rows. A chunk is fetched block by block, because a row's blocks are
-//! anywhere in the cache. The softmax is a running one (Milakov and Gimelshein, 2018): each chunk corrects the sums of
-//! those before it. Blocks after the end of a context are not fetched; what a slot contains there is never used, be it
-//! infinity or NaN.
+//! Entry point: [`module`]. The contexts of all rows are one sequence of chunks. A row has as many chunks as its
+//! context needs, at least one. A cursor runs ahead of the computation and fetches chunks into a ring of slots, across
+//! the ends of rows. A chunk is fetched block by block, because a row's blocks are anywhere in the cache. The softmax
+//! is a running one (Milakov and Gimelshein, 2018): each chunk corrects the sums of those before it. Blocks after the
+//! end of a context are not fetched; what a slot contains there, be it infinity or NaN, changes no output.
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
@@ -17,7 +16,7 @@ use super::value::{Element, Space, Type, Value};
 
 /// The name of the kernel.
 pub(super) const NAME: &str = "decode_attention";
-/// The score of a key that a query does not see. It is finite, so the differences of two are numbers.
+/// The score of a key that a query does not see. It is finite, so that the difference of two such scores is not NaN.
 const UNSEEN: f32 = -0.7 * f32::MAX;
 /// The numbers of the cursor, by index: the row and the chunk to fetch next, the slot to fetch it into, and the slot to
 /// compute with next.
@@ -55,7 +54,8 @@ pub(super) struct Scratch {
     pub(super) weighted: Value,
     /// `[CURSOR_LEN]` i32
     pub(super) cursor: Value,
-    /// The block tables of two rows, `[2, n, LANES]` i32, and their semaphores; `None` if all are in scalar memory.
+    /// The block tables of two rows, `[2, n, LANES]` i32, and their semaphores; `None` if all tables are in scalar
+    /// memory.
     pub(super) tables: Option<[Value; 2]>,
 }
 
@@ -166,7 +166,7 @@ impl Decoder<'_> {
         });
     }
 
-    /// Sets the cursor to the first chunk of the first row, and fetches chunks into all slots but one.
+    /// Sets the cursor to the first chunk of the first row, and starts to fetch chunks into all slots but one.
     fn begin(&mut self) {
         let zero = self.integer(0);
         for number in 0..CURSOR_LEN {

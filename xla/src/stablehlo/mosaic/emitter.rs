@@ -1,6 +1,6 @@
 //! Writes the functions of a kernel, operation by operation, as generic MLIR text in the dialect `stable_mosaic`.
 //!
-//! Entry point: [`Emitter`], with a method for each operation that our kernels use. `stable_mosaic` is the form of the
+//! Entry point: [`Emitter`], with methods for the operations that our kernels use. `stable_mosaic` is the form of the
 //! dialects `arith`, `math`, `memref`, `scf`, `tpu` and `vector` that libtpu reads for as long as it knows [`VERSION`].
 //! Values are numbered in the order of writing, so the same kernel always gives the same bytes. libtpu's compiler
 //! reports shapes that do not fit each other.
@@ -57,9 +57,9 @@ pub(crate) struct Grid {
     pub(crate) steps: usize,
     /// The number of arguments in scalar memory, which follow the index of the call.
     pub(crate) num_scalars: usize,
-    /// The parts of the operands and results that one call sees; `None` for an operand that it sees as a whole.
+    /// The parts that one call sees of the operands after the scalars, and of the results; `None` for a whole operand.
     pub(crate) windows: Vec<Option<Vec<usize>>>,
-    /// The number of arguments that are neither operands nor results.
+    /// The number of arguments, at the end, that are neither operands nor results.
     pub(crate) num_scratch: usize,
 }
 
@@ -114,7 +114,7 @@ impl Emitter {
     /// Returns a vector whose elements are all equal to `value`.
     pub(crate) fn splat(&mut self, value: f32, dims: &[usize]) -> Value {
         let ty = Type::vector(dims, Element::F32);
-        // The bits, because decimal digits can be read as another number.
+        // The bits, because decimal digits may be rounded to another number.
         let bits = value.to_bits();
         self.constant(&format!("dense<0x{bits:08X}> : {ty}"), ty)
     }
@@ -277,7 +277,8 @@ impl Emitter {
         self.effect("tpu.enqueue_dma", &[source, target, semaphore], attributes);
     }
 
-    /// Waits until `semaphore` has counted the bytes of `target`, and takes them off. `source` is of the same type.
+    /// Waits until `semaphore` has counted as many bytes as `target` has, and subtracts them. `source` has the size of
+    /// `target`.
     pub(crate) fn wait_for_copy(&mut self, source: &Value, target: &Value, semaphore: &Value) {
         let attributes = "operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, strict_ordering = false";
         self.effect("tpu.wait_dma2", &[semaphore, source, target], attributes);

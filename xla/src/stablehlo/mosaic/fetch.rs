@@ -1,7 +1,8 @@
 //! How the decode kernel fetches chunks: the cursor, the ring of slots, and the waits.
 //!
-//! Entry points: [`Decoder::fetch_next`], [`Decoder::wait`]. One semaphore per slot counts the keys of a chunk, and one
-//! its values. A slot is fetched into only after the chunk that it contained was computed with.
+//! Entry points: [`Decoder::fetch_next`], [`Decoder::wait`]. One semaphore per slot counts the bytes of a chunk's keys,
+//! and one those of its values. A new chunk is fetched into a slot after the kernel has computed with the chunk before
+//! it.
 
 use backend::BLOCK_SIZE;
 
@@ -37,7 +38,8 @@ impl Decoder<'_> {
         });
     }
 
-    /// Before the first chunk of a row: waits for the row's block table, and starts to fetch that of the next row.
+    /// Before the first chunk of a row: waits for the row's block table, and starts to fetch that of the next row. If
+    /// all tables are in scalar memory, this is a no-op.
     fn enter_row(&mut self, index: &Value, chunk: &Value) {
         if self.kernel.has_scalar_tables() {
             return;
@@ -114,7 +116,7 @@ impl Decoder<'_> {
         let all = self.integer(self.kernel.chunk_blocks);
         let is_whole = self.emitter.compare(Comparison::Equal, &chunk.num_blocks, &all);
         let zero = self.integer(0);
-        // One wait for all bytes of a whole chunk. The source of a wait only says how many bytes were copied.
+        // One wait for all bytes of a whole chunk. Source and target of a wait only say how many bytes to wait for.
         let then = |decoder: &mut Self| {
             let [cache, slots] = decoder.cache_and_slots(index);
             let dims = [&[decoder.kernel.chunk_blocks], &cache.dims()[1..]].concat();

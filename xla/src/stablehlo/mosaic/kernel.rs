@@ -1,7 +1,7 @@
 //! The sizes of the decode kernel, and the shapes of its operands.
 //!
 //! Entry point: [`DecodeKernel`]. The kernel's text and the types of the custom call both come from
-//! [`DecodeKernel::operands`], because libtpu does not compare the two.
+//! [`DecodeKernel::operands`] and [`DecodeKernel::result`], because libtpu does not compare the two.
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
@@ -13,17 +13,18 @@ use crate::program::REFERENCE_CONTEXT;
 pub(super) const LANES: usize = 128;
 /// The number of rows of a vector register of 32-bit numbers.
 const SUBLANES: usize = 8;
-/// The maximum number of bytes of block tables in scalar memory. Larger tables stay in the device's memory.
+/// The maximum number of bytes of all block tables, if all are in scalar memory. Otherwise the kernel fetches them row
+/// by row.
 const MAX_TABLE_BYTES: usize = 256 << 10;
-/// The maximum number of bytes of the queries and the outputs that one step of the grid sees.
+/// The maximum number of bytes of the queries and the outputs that one step of the grid sees, unless one row has more.
 const MAX_WINDOW_BYTES: usize = 2 << 20;
-/// The maximum number of bytes of the keys of a chunk, or of its values.
+/// The maximum number of bytes of the keys of a chunk, or of its values, unless one block has more.
 const MAX_CHUNK_BYTES: usize = 512 << 10;
-/// The maximum number of bytes of the chunks of all slots.
+/// The maximum number of bytes of the chunks of [`MANY_SLOTS`] slots.
 const MAX_BUFFER_BYTES: usize = 4 << 20;
 /// The maximum number of blocks of a chunk.
 const MAX_CHUNK_BLOCKS: usize = 32;
-/// The number of chunks that the kernel holds or fetches at a time, if they are small.
+/// The number of slots, each for a chunk that the kernel holds or fetches, if chunks are small.
 const MANY_SLOTS: usize = 4;
 /// The same for large chunks: the kernel computes with one chunk and fetches the next.
 const FEW_SLOTS: usize = 2;
@@ -40,18 +41,18 @@ pub(crate) struct DecodeKernel {
     pub(crate) blocks_per_row: usize,
     /// The number of blocks that are fetched, and multiplied, together.
     pub(crate) chunk_blocks: usize,
-    /// The number of chunks that are in vector memory or on their way there.
+    /// The number of slots in vector memory. A slot is the place of one chunk.
     pub(crate) num_slots: usize,
     pub(crate) window: Option<usize>,
     pub(crate) soft_cap: Option<f32>,
     /// The type of queries, keys and values.
     pub(crate) element: Element,
-    /// `Wide` multiplies the queries of all heads with all lanes of the keys at once; `Split` multiplies each KV head
-    /// by itself.
+    /// `Wide` multiplies the queries of all heads with all lanes of the keys at once; `Split` multiplies the queries of
+    /// each KV head with the lanes of this KV head.
     pub(crate) form: HeadForm,
-    /// The maximum number of bytes of block tables in scalar memory.
+    /// As [`MAX_TABLE_BYTES`]; tests set other limits.
     pub(crate) max_table_bytes: usize,
-    /// The maximum number of bytes of queries and outputs of a step of the grid.
+    /// As [`MAX_WINDOW_BYTES`]; tests set other limits.
     pub(crate) max_window_bytes: usize,
 }
 
@@ -81,7 +82,8 @@ impl DecodeKernel {
         if ![head_dim, value_dim].into_iter().all(is_known) || !matches!(element, Element::Bf16 | Element::F32) {
             return None;
         }
-        // With few queries per KV head the wide form fills vector registers better, at the same number of products.
+        // Heads that are no whole vectors cannot be split. With few queries per KV head the wide form fills vector
+        // registers better.
         let is_wide = kv_heads > 1 && (!is_whole || heads / kv_heads < SUBLANES);
         let form = if is_wide { HeadForm::Wide } else { HeadForm::Split };
         let width = kv_heads * head_dim.max(value_dim);
@@ -110,7 +112,7 @@ impl DecodeKernel {
         })
     }
 
-    /// Returns the number of groups of queries that are multiplied by themselves, and the number of queries of a group.
+    /// Returns the number of groups of queries, and the number of queries of a group. One product multiplies one group.
     pub(super) fn groups(&self) -> [usize; 2] {
         match self.form {
             HeadForm::Wide => [1, self.heads],
@@ -124,12 +126,12 @@ impl DecodeKernel {
         [self.head_dim, self.value_dim].map(|dim| num_kv_heads * dim)
     }
 
-    /// Returns true if the block tables are in scalar memory.
+    /// Returns true if all block tables are in scalar memory.
     pub(crate) fn has_scalar_tables(&self) -> bool {
         self.rows * self.blocks_per_row * Element::I32.size_bytes() <= self.max_table_bytes
     }
 
-    /// Returns the sizes of the block tables: `[rows * blocks_per_row]` in scalar memory, else `[rows, n, 128]`, in
+    /// Returns the sizes of the block tables: `[rows * blocks_per_row]` in scalar memory, else `[rows, n, LANES]`, in
     /// which each row's table is padded to whole vectors.
     pub(crate) fn table_dims(&self) -> Vec<usize> {
         if self.has_scalar_tables() {
@@ -162,8 +164,8 @@ impl DecodeKernel {
         ]
     }
 
-    /// Returns the costs for rows with contexts of [`REFERENCE_CONTEXT`] tokens: operations on floats, exponentials,
-    /// and bytes read and written, with the padding of the caches.
+    /// Returns the costs for rows with contexts of [`REFERENCE_CONTEXT`] tokens: operations of the products,
+    /// exponentials, and bytes read and written, with the padding of the caches.
     pub(super) fn reference_costs(&self) -> [usize; 3] {
         let tokens = self.rows * self.window.map_or(REFERENCE_CONTEXT, |window| REFERENCE_CONTEXT.min(window));
         let lanes: usize = self.group_lanes().iter().sum();

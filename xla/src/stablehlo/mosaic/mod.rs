@@ -1,4 +1,4 @@
-//! Kernels for the cores of a TPU, as text that libtpu compiles with a program around it.
+//! Kernels for the cores of a TPU, as text that libtpu compiles together with the program that calls them.
 //!
 //! Entry points: [`DecodeKernel`], the sizes of the kernel of decode attention, and [`attend`], which calls it from a
 //! program. Mosaic is the part of libtpu that compiles kernels. `value` and `emitter` know its syntax, `decode`,

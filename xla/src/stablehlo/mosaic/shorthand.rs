@@ -1,6 +1,6 @@
 //! Shorthands of the decode kernel for integers, loops and parts of arrays.
 //!
-//! Entry point: the methods of [`Decoder`], and [`Place`].
+//! Entry points: the methods of [`Decoder`], and [`Place`].
 
 use backend::BLOCK_SIZE;
 
@@ -8,7 +8,7 @@ use super::decode::{Chunk, Decoder};
 use super::emitter::Binary;
 use super::value::{Element, Value};
 
-/// An index of an array's dimension.
+/// An index along one dimension of an array.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place<'a> {
     Fixed(usize),

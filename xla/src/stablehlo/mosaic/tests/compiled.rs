@@ -1,4 +1,4 @@
-//! Programs with the kernel, compiled by libtpu for five generations of TPUs. The tests need libtpu, but no TPU.
+//! Programs with the kernel, compiled by libtpu for five kinds of TPUs. No test needs a TPU.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::stablehlo::tensor::{Tensor, Type};
 use crate::stablehlo::{Layout, Parameter, module};
 use crate::step_input::StepShape;
 
-/// A chip or a host of each generation.
+/// A chip or a host of each kind.
 const TOPOLOGIES: [(&str, [i64; 3], &str); 5] = [
     ("v4:2x2x1", [2, 2, 1], "megacore"),
     ("v5e:1x1", [1, 1, 1], "default"),
@@ -29,7 +29,7 @@ const TOPOLOGIES: [(&str, [i64; 3], &str); 5] = [
 ];
 const ROWS: usize = 64;
 
-/// The heads of one rank of a model.
+/// An attention layer of one rank of a model.
 #[derive(Debug, Clone, Copy)]
 struct Layer {
     heads: usize,

@@ -1,8 +1,8 @@
 //! Carries out the text of a kernel.
 //!
-//! Entry point: [`run`]. Every operation that our kernels use has its meaning here, and no other. A read outside of an
-//! array, of a target of a copy under way, or of an argument of another type is an error. What no operation has written
-//! is NaN, or an integer that is no index.
+//! Entry point: [`run`]. The interpreter knows the operations that our kernels use. A read or write outside of an
+//! array, or in the target of a copy under way, is an error. If an operand has another type than the text says, the
+//! interpreter panics. What no operation has written is NaN, or an integer that is no index.
 
 use std::collections::HashMap;
 use std::rc::Rc;

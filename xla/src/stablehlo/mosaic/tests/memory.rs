@@ -46,7 +46,7 @@ struct Copy {
 pub(super) struct Memory {
     pub(super) arrays: Vec<Array>,
     under_way: Vec<Copy>,
-    /// The bytes that were waited for, by array and index of the semaphore. Without copies under way there are none.
+    /// The bytes that were waited for, by array and index of the semaphore, while its copies are under way.
     waited: Vec<((usize, usize), usize)>,
 }
 

@@ -1,8 +1,8 @@
 //! Tests of kernels: their text is carried out by an interpreter, and compiled with libtpu.
 //!
 //! A [`Case`] has the sizes of a kernel, and a step. Whatever the kernel must not use is spoilt: keys and values after
-//! the end of a context are NaN and infinity, entries of block tables that no key is read from are no blocks, and
-//! memory that was not written is NaN.
+//! the end of a context are NaN or infinite, entries of block tables that no key is read from are no blocks, and floats
+//! that were not written are NaN.
 
 mod compiled;
 mod interpreter;
@@ -42,8 +42,8 @@ struct Case {
 }
 
 impl Case {
-    /// Returns a case with random tables and numbers. `kernel.rows`, `blocks_per_row` and `num_blocks` are replaced by
-    /// those that `lens` need.
+    /// Returns a case with random tables and numbers. `kernel.rows`, `blocks_per_row` and `num_blocks` are replaced, so
+    /// that the kernel has a row for each of `lens` and room for its context.
     fn new(kernel: DecodeKernel, lens: &[usize], numbers: &mut Numbers) -> Self {
         let num_blocks = |len: &usize| len.div_ceil(BLOCK_SIZE);
         let blocks_per_row = 2 + lens.iter().map(num_blocks).max().unwrap();
@@ -77,7 +77,7 @@ impl Case {
         Self { kernel, lens: lens.to_vec(), tables, queries, caches }
     }
 
-    /// Returns the operands of the kernel, and its result.
+    /// Returns the operands of the kernel, and the spoilt array for its result.
     fn operands(&self) -> Vec<Array> {
         let types = self.kernel.operands();
         let lens = Elements::Integers(self.lens.iter().map(|len| *len as i32).collect());

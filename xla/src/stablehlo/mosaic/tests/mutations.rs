@@ -1,5 +1,5 @@
-//! Proof that the interpreter finds a kernel that is wrong: no effect of a kernel can be left out, and no slot can be
-//! taken for another.
+//! Tests that the interpreter finds a kernel that is wrong, because an effect is left out or a slot is taken for
+//! another.
 
 use std::cell::RefCell;
 
@@ -82,7 +82,7 @@ fn no_effect_is_superfluous() {
     }
 }
 
-/// The target of a wait only says how many bytes were copied; all other indices of slots matter.
+/// The target of a wait only says how many bytes to wait for, so its slot is not changed.
 #[test]
 fn no_slot_is_taken_for_another() {
     for case in cases() {

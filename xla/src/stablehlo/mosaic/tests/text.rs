@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::super::value::{Element, Space, Type};
 
-/// The prefix of every operation of a kernel.
+/// The prefix of the operations inside the module.
 const DIALECT: &str = "stable_mosaic.";
 
 /// An operation, with the operations inside of it.
@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
         panic!("expected one of {ends:?}: {rest:.80}")
     }
 
-    /// Returns the texts between brackets that commas separate. The opening bracket was read.
+    /// Returns the texts up to the bracket `close`, which commas separate, and skips the bracket.
     fn list(&mut self, close: &str) -> Vec<&'a str> {
         let mut items = Vec::new();
         while !self.skips(close) {
