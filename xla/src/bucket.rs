@@ -39,8 +39,8 @@ pub(super) struct Launch {
     /// Rows of the program, padding included.
     pub(super) bucket_rows: usize,
     pub(super) tokens_per_row: usize,
-    /// The fixed number of tokens of every row's context that the program, if it decodes, reads; `None` if the number
-    /// depends on the contexts.
+    /// The longest context that the program can read, if it decodes and reads a fixed number of tokens of every row;
+    /// `None` if the number depends on the contexts.
     pub(super) context: Option<usize>,
     pub(super) sampler: Option<BatchSampler>,
 }

@@ -171,7 +171,7 @@ impl LoadMark {
         for mark in marks_of(path)?.iter().filter(|mark| is_of_dead_process(mark)) {
             num_dead += 1;
             if num_dead == MAX_DEATHS || fs::metadata(mark)?.modified()? >= written {
-                let message = format!("a process ended while it loaded this file; remove {} to try again", mark.display());
+                let message = format!("a process ended while loading this file; remove {} to retry", mark.display());
                 return Err(io::Error::other(message));
             }
         }

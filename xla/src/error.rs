@@ -24,8 +24,8 @@ pub(crate) enum XlaError {
     #[error("the router assigns {found} device(s) to {num_ranks} ranks, which is a defect of this server")]
     AssignmentLength { found: usize, num_ranks: usize },
     #[error(
-        "the router assigns device {assigned} to rank {rank}, whose weights are on device {device}, which is a defect of \
-         this server"
+        "the router assigns device {assigned} to rank {rank}, whose weights are on device {device}, which is a defect \
+         of this server"
     )]
     Assignment { rank: usize, assigned: i64, device: i64 },
     #[error("a thread for {work} cannot be started: {source}")]

@@ -53,8 +53,8 @@ pub(super) enum ProgramKey {
     Decoder {
         rows: usize,
         tokens_per_row: usize,
-        /// The fixed number of tokens of every row's context that the attention of decoding rows reads; `None` if the
-        /// number depends on the contexts.
+        /// The longest context that the program can read, if its attention reads a fixed number of tokens of every row;
+        /// `None` if the number depends on the contexts.
         context: Option<usize>,
     },
     CachedTokens,
@@ -114,13 +114,13 @@ pub(super) struct ProgramForm {
     pub(super) decode_loop: DecodeLoop,
     /// How rows that decode attend to their contexts.
     pub(super) decode_attention: DecodeAttention,
-    /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time. A chunk has at
-    /// least one block, even if that is more.
+    /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time. Chunks that cannot
+    /// be halved may be larger.
     pub(super) chunk_bytes: usize,
     /// The number of elements to whose multiple the last dimension of an array is padded in memory. If it is not 1, the
     /// KV cache has a fixed layout.
     pub(super) lanes: usize,
-    /// Lengths of context, ascending, for which there are decoding programs that read this number of tokens of every
+    /// Lengths of context, ascending, for which there are decoding programs that read a fixed number of tokens of every
     /// row. [`Buckets`](super::bucket::Buckets) shortens or drops those that are longer than a row can be.
     pub(super) fixed_contexts: &'static [usize],
     /// The type of keys and values; `None` means the type of the weights before quantization.

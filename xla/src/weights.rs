@@ -61,8 +61,7 @@ pub(super) fn upload(
     let largest = specs.iter().map(|spec| spec.local_bytes()).max().unwrap_or(0);
     let max_at_once = membership.max_loading(&specs, Stays::OnDevice)?;
     let num_members = membership.num_ranks();
-    // [`Membership::max_loading`] counts on a fixed number of copies of the largest part, so a member of a group gets
-    // no minimum.
+    // `max_loading` counts on two copies of the largest part for each rank, so a member of a group gets no minimum.
     let budget_bytes = if num_members > 1 { 0 } else { MIN_BUDGET_BYTES }.max(COPIES_UNDER_WAY * largest);
     let loading = Loading::new((source.checkpoint, client), &specs, devices, budget_bytes);
     progress(0, specs.len() as u64);

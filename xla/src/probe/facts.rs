@@ -7,8 +7,8 @@ use super::rig::Rig;
 use super::versions::{attributes, numbers};
 use crate::placement;
 
-/// Dimensions of KV caches: blocks, tokens of a block, elements of a token. A token's elements are half a row of a
-/// TPU's vector, and a whole row.
+/// Dimensions of KV caches: blocks, tokens of a block, elements of a token. A token's elements fill half of the 128
+/// lanes of a TPU's vector, or all of them.
 const CACHES: [[usize; 3]; 2] = [[4096, 16, 64], [4096, 16, 128]];
 
 /// Adds a line for each device.

@@ -175,7 +175,7 @@ proptest! {
         let heads = Heads { kv_heads, group, head_dim: dims[0], value_dim: dims[1] };
         let mut numbers = Numbers::new(seed);
         let mut case = case((heads, bounds), &lens, [lens.len() + 2, 1], &mut numbers);
-        // Larger queries would give scores so different that one key has all the weight.
+        // Scores of larger queries would be large, so that one key has all the weight.
         case.arguments[0] = floats(&case.arguments[0].dims.clone(), numbers.floats(lens.len() * kv_heads * group * dims[0], 0.5));
         (case.sizes.decode_attention, case.kv_dtype) = (DecodeAttention::Mosaic, kv_dtype);
         if let Some(mut output) = kernel_output(&case) {
