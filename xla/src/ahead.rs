@@ -2,8 +2,8 @@
 //! program.
 //!
 //! Entry points: [`AheadOfTime::open`] for devices of a topology, [`AheadOfTime::attached`] for a device of this
-//! machine, then [`AheadOfTime::compile`]. A server on such devices uses the same programs and cache keys, so it finds
-//! the compiled programs in the cache.
+//! machine, then [`AheadOfTime::compile`]. A server with the same devices, plugin, model and sizes has the same
+//! programs and cache keys, so it can load the compiled programs from the cache.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,12 +43,12 @@ enum Memory {
     Host(MemoryPlan),
 }
 
-/// The time that a program took to compile, and its costs as the compiler reports them.
+/// The time that compiling a program, or finding it in the cache, took, and the program's costs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProgramFigures {
     pub name: String,
     pub seconds: f64,
-    /// `None` if an earlier run has compiled the program.
+    /// `None` if the program was in the cache.
     pub cost: Option<ProgramCost>,
 }
 
@@ -67,11 +67,11 @@ pub struct ProgramCost {
     /// Bytes read from the device's memory, summed over the operands of the optimised program. Each row of a decoding
     /// program is assumed to have [`REFERENCE_CONTEXT`](super::program::REFERENCE_CONTEXT) tokens.
     pub read_bytes: u64,
-    /// The minimum number of bytes that a decoding or sampling program must read, with the same assumption; 0 for other
-    /// programs.
-    pub minimum_bytes: u64,
-    /// The bytes that a decoding program reads and must read if one row has 4096 tokens and the others have 256; `None`
+    /// The bytes that count as the minimum that a decoding or sampling program must read, with the same assumption; 0
     /// for other programs.
+    pub minimum_bytes: u64,
+    /// The bytes that a decoding program reads and must read if one row's context is long and the others' are short;
+    /// `None` for other programs.
     pub mixed_bytes: Option<[u64; 2]>,
     pub collectives: Collectives,
 }
@@ -80,7 +80,7 @@ impl AheadOfTime {
     /// Opens the plugin of `platform`, and its topology `name`.
     ///
     /// # Errors
-    /// When there is no plugin, or the plugin does not know the topology.
+    /// When the plugin cannot be opened, or cannot describe the topology.
     pub fn open(
         platform: Platform,
         plugin_path: Option<&std::path::Path>,
@@ -110,7 +110,7 @@ impl AheadOfTime {
     /// Opens the first device of `platform` on this machine, for a kind of device that uses the host's memory.
     ///
     /// # Errors
-    /// When there is no plugin or no device.
+    /// When the plugin cannot be opened or finds no device, or the host's memory cannot be determined.
     pub fn attached(platform: Platform, plugin_path: Option<&std::path::Path>) -> Result<Self, BackendError> {
         let client = platform.open(plugin_path)?;
         let device = client.addressable_devices().into_iter().next();
@@ -129,7 +129,8 @@ impl AheadOfTime {
         self.devices.first().map_or("", |device| &device.kind)
     }
 
-    /// Returns the memory of one device in bytes, or 0 if the plugin does not report it.
+    /// Returns the bytes of one device's memory, 0 if the plugin does not report them. For a device that uses the
+    /// host's memory, returns the bytes available there.
     pub fn memory_bytes(&self) -> u64 {
         match self.memory {
             Memory::Own { bytes } => bytes,
@@ -137,7 +138,8 @@ impl AheadOfTime {
         }
     }
 
-    /// Returns the memory that a rank of `graphs` leaves for its states.
+    /// Returns the memory for the states of a rank of `graphs`. The weights are subtracted only if the device has its
+    /// own memory.
     pub fn memory(&self, graphs: &ModelGraphs) -> MemoryPlan {
         match self.memory {
             Memory::Own { bytes } => MemoryPlan::of_device(bytes, graphs.weights_bytes()),
@@ -153,7 +155,7 @@ impl AheadOfTime {
     /// Returns every program that a server of `graphs` with states of `layout` can need.
     ///
     /// # Errors
-    /// When a sampler's graph cannot be built.
+    /// When the graph of a sampler, or of the log-probabilities of prompt tokens, cannot be built.
     pub fn programs(&self, graphs: &ModelGraphs, layout: StateLayout) -> Result<Vec<Program>, BackendError> {
         let programs = Programs::new(graphs, layout, self.devices.len(), self.platform.form);
         let buckets = Buckets::new(layout, &self.platform.form);
@@ -161,11 +163,11 @@ impl AheadOfTime {
         Ok(buckets.programs().into_iter().map(print).collect::<Result<_, _>>()?)
     }
 
-    /// Compiles `programs` and stores them in the folder `cache`, or nowhere if it is `None`. Programs that the cache
-    /// already contains are not compiled again. `progress` is called after each program.
+    /// Compiles `programs` and stores them in the folder `cache`, or nowhere if it is `None`. Programs with a usable
+    /// entry in the cache are not compiled again. `progress` is called after each program.
     ///
     /// # Errors
-    /// When a program does not compile, for example because it needs too much memory.
+    /// For example, when a program does not compile because it needs too much memory.
     pub fn compile(
         &self,
         programs: &[Program],
@@ -195,7 +197,7 @@ impl AheadOfTime {
     /// Returns the compiler for these devices. It stores its executables in `cache`.
     ///
     /// # Errors
-    /// When the plugin does not describe the devices.
+    /// When the plugin does not describe the platform or the devices.
     pub(super) fn compiler(&self, cache: Option<PathBuf>) -> Result<Compiler, XlaError> {
         let mut ids: Vec<i64> = self.devices.iter().map(|device| device.id).collect();
         ids.sort_unstable();

@@ -1,8 +1,8 @@
 //! The sizes for which programs are compiled, and the choice among them for a step.
 //!
 //! Entry points: [`Buckets::new`], [`Buckets::programs`], [`Buckets::plan`]. The functions are pure. A step becomes
-//! launches: one for the rows that decode, and others for prompt chunks. A launch reads one chunk, or several chunks of
-//! similar length if they are short. Every size that a plan can contain is in the list of programs.
+//! launches: at most one for rows of one token, and others for prompt chunks. A launch for prompts reads one chunk, or
+//! several short chunks with the same padded length. Every size that a plan can contain is in the list of programs.
 
 use backend::{BLOCK_SIZE, Batch, StateLayout};
 use model::sampling::BatchSampler;
@@ -22,15 +22,16 @@ pub(super) struct Buckets {
     decode_rows: Vec<usize>,
     /// Padded lengths of prompt chunks, in tokens, ascending.
     prefill_tokens: Vec<usize>,
-    /// The number of rows of a program that reads several prompt chunks. Such a program exists for each padded length
-    /// with which all its rows together have at most `max_batch_prefill_tokens` tokens.
+    /// The number of rows of a program that reads several prompt chunks. If it is more than 1, such a program exists
+    /// for each padded length with which all its rows together have at most `max_batch_prefill_tokens` tokens.
     prefill_rows: usize,
     max_batch_prefill_tokens: usize,
-    /// Lengths of context of the programs that decode, ascending, in tokens. `None` comes last: any length.
+    /// Lengths of context of the programs that decode, ascending, in tokens. `None`, any length, comes last if it is
+    /// there.
     contexts: Vec<Option<usize>>,
 }
 
-/// One run of a decoder, followed by a run of a sampler if any of the rows samples.
+/// One run of a decoder, and the sampler that follows it if any of the rows samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Launch {
     /// Indices in [`Batch::rows`].
@@ -38,8 +39,8 @@ pub(super) struct Launch {
     /// Rows of the program, padding included.
     pub(super) bucket_rows: usize,
     pub(super) tokens_per_row: usize,
-    /// The number of tokens of every row's context that the program reads if it decodes; `None` if it reads as many as
-    /// the longest context has.
+    /// The longest context that the program can read, if it decodes and reads a fixed number of tokens of every row;
+    /// `None` if the number depends on the contexts.
     pub(super) context: Option<usize>,
     pub(super) sampler: Option<BatchSampler>,
 }
@@ -69,7 +70,8 @@ impl Buckets {
         Self { decode_rows, prefill_tokens, prefill_rows, max_batch_prefill_tokens, contexts }
     }
 
-    /// Returns every program that a server can need. Among the programs of one kind, the largest comes first.
+    /// Returns every program that a server can need. Among the programs of one kind, those with the most rows or tokens
+    /// come first.
     pub(super) fn programs(&self) -> Vec<ProgramKey> {
         let mut decoders = Vec::new();
         for tokens_per_row in &self.prefill_tokens {
@@ -154,8 +156,8 @@ impl Buckets {
     }
 }
 
-/// Returns the lengths of context of the programs that decode: those of `fixed` up to the first that covers every row,
-/// or all and `None`, for longer rows.
+/// Returns the lengths of context of the programs that decode: those of `fixed` that are shorter than a block table,
+/// then the length of a block table if an element of `fixed` covers it, else `None`.
 fn contexts(max_total_tokens: usize, fixed: &[usize]) -> Vec<Option<usize>> {
     let longest = blocks_per_row(max_total_tokens) * BLOCK_SIZE;
     let shorter = fixed.iter().copied().filter(|context| *context < longest);

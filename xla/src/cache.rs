@@ -1,9 +1,9 @@
-//! Compiled programs on disk, so that a start compiles only the programs that no earlier start has compiled.
+//! Compiled programs on disk, which later starts load instead of compiling them again.
 //!
-//! Entry points: [`key`], [`ProgramCache::entry`], [`Entry::lock_and_load`]. The key of an entry is a hash of
-//! everything that the executable depends on: plugin, devices, program text, flags, and options, which include the
-//! device of each rank. If several processes want the same entry, one of them compiles the program while the others
-//! wait. If an entry cannot be read, a warning is logged and the program is compiled again; if the cache cannot be
+//! Entry points: [`key`], [`ProgramCache::entry`], [`Entry::lock_and_load`]. The key of an entry is a hash of what the
+//! executable depends on: the version and size of the plugin, devices, program text, flags, and options, which include
+//! the device of each rank. If several processes want the same entry, one of them compiles the program while the others
+//! wait. If an entry is unusable, a warning is logged and the program is compiled again; if the cache cannot be
 //! written, only a warning is logged.
 
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ const FLAG_VARIABLES: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
 const DEVICE_FLAG: &str = "--deepsea_chip_config_name=";
 /// The extension of the mark of an entry that is being loaded.
 const MARK: &str = "loading";
-/// The number of processes that die while they load an entry until the entry is never loaded again.
+/// An entry is not loaded while it has marks of this number of dead processes.
 const MAX_DEATHS: usize = 2;
 const CPU_INFO: &str = "/proc/cpuinfo";
 
@@ -49,18 +49,18 @@ pub(super) struct Entry {
     is_warned: Arc<Once>,
 }
 
-/// The content of an entry, or the lock to create it.
+/// The content of an entry, or the right to write it.
 #[derive(Debug)]
 pub(super) enum Cached<T> {
     Found(T),
     Missing(EntryGuard),
 }
 
-/// A file beside an entry while a process loads the entry. If the process dies meanwhile, the file stays, and the entry
-/// is not loaded again, because it could end every later start too.
+/// A file beside an entry while a process loads the entry. If the process dies meanwhile, the file stays. It keeps
+/// later starts from loading the entry ([`LoadMark::set`]), which could end them too.
 #[derive(Debug)]
 struct LoadMark {
-    /// `None` if the folder cannot be written.
+    /// `None` if the file cannot be created and locked.
     file: Option<(PathBuf, File)>,
 }
 
@@ -130,7 +130,7 @@ impl ProgramCache {
 
 impl Entry {
     /// Reads the entry with `load`. If that fails, locks the entry, waiting for another process that may be writing it,
-    /// and reads it again. If the entry is still missing or unusable, the result contains the lock.
+    /// and reads it again. If the entry is still missing or unusable, the result contains the right to write it.
     pub(super) fn lock_and_load<T>(self, load: impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> Cached<T> {
         let Some(path) = self.path else {
             return Cached::Missing(EntryGuard { path: None, _lock: None });
@@ -163,14 +163,15 @@ impl LoadMark {
     ///
     /// # Errors
     /// When a process died while it loaded the entry. An entry that was written again since then is loaded once more,
-    /// because the process may have been killed for another reason. After the second death, the entry is never loaded.
+    /// because the process may have been killed for another reason. After the second death, the entry is not loaded
+    /// until marks are removed. Also when the times of the files cannot be read.
     fn set(path: &Path) -> io::Result<Self> {
         let written = fs::metadata(path)?.modified()?;
         let mut num_dead = 0;
         for mark in marks_of(path)?.iter().filter(|mark| is_of_dead_process(mark)) {
             num_dead += 1;
             if num_dead == MAX_DEATHS || fs::metadata(mark)?.modified()? >= written {
-                let message = format!("a process ended while it loaded it; remove {} to try again", mark.display());
+                let message = format!("a process ended while loading this file; remove {} to retry", mark.display());
                 return Err(io::Error::other(message));
             }
         }
@@ -347,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Set in the child process of a test: the folder of the entry that it loads.
+    /// The environment variable that tells the child process of a test the folder of the entry to load.
     const CHILD: &str = "HILO_TEST_ENTRY_FOLDER";
 
     /// Loads the entry of a test and returns its content; `None` if it has to be compiled.

@@ -1,5 +1,4 @@
-//! Turns programs into executables, several at once. Programs that an earlier start has compiled are loaded from the
-//! cache.
+//! Turns programs into executables, several at once. Programs with a usable entry in the cache are loaded from there.
 //!
 //! Entry points: [`Compiler::compile`] for the devices of a client, [`Compiler::compile_ahead`] for a topology that
 //! need not be on this machine. The log has one line per program with its source and the time taken.
@@ -26,8 +25,8 @@ pub(super) struct Executable {
     pub(super) loaded: LoadedExecutable,
     /// The names of the weights' arrays, which are the last arguments, in order.
     pub(super) weights: Vec<String>,
-    /// The hash of everything that the program depends on. Unlike a plugin's fingerprint, the hash is the same whether
-    /// the program was compiled or loaded from the cache.
+    /// The hash of the program's key in the cache. A plugin's fingerprint may differ between a program that was
+    /// compiled and the same program loaded from the cache.
     pub(super) fingerprint: u64,
     /// True if the program was compiled now and not loaded from the cache.
     pub(super) is_new: bool,
@@ -39,7 +38,7 @@ pub(super) struct Executable {
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) seconds: f64,
-    /// `None` if an earlier run has compiled the program.
+    /// `None` if the program was in the cache.
     pub(super) executable: Option<pjrt::Executable>,
 }
 
@@ -57,11 +56,12 @@ impl Compiler {
         Self { target, options, cache }
     }
 
-    /// Compiles `programs` for the devices of `client`, or loads them from the cache, on as many threads as there are
-    /// processors. Returns the executables in the order of `programs`. `progress` is called after each program.
+    /// Compiles `programs` for the devices of `client`, or loads them from the cache, on at most as many threads as
+    /// there are processors. Returns the executables in the order of `programs`. `progress` is called after each
+    /// program.
     ///
     /// # Errors
-    /// When a program does not compile, or would copy its state in every step.
+    /// When a program does not compile or would copy its state in every step, or a thread cannot be started.
     pub(super) fn compile(
         &self,
         client: &Client,

@@ -34,7 +34,7 @@ pub(super) struct Reports {
     num_targets: usize,
     samples: Vec<Samples>,
     targets: Vec<Targets>,
-    /// The hash of the programs that ran and of their inputs.
+    /// The hash of the programs of the step and of the batch's data.
     pub(super) fingerprint: Fingerprint,
 }
 
@@ -62,7 +62,7 @@ impl State {
     /// to the host.
     ///
     /// # Errors
-    /// When a launch cannot be started. The state is then lost.
+    /// When a launch or a transfer cannot be started. The state is then lost.
     pub(super) fn consume(
         &mut self,
         decoded: Decoded,
@@ -184,7 +184,7 @@ impl Reports {
     /// Returns the results in the order of the batch, when all copies have arrived.
     ///
     /// # Errors
-    /// When a launch failed on the device.
+    /// When a launch or a copy failed on the device.
     pub(super) async fn outputs(self) -> Result<StepOutput, XlaError> {
         let failed = |source| XlaError::Program { program: "download of step results".to_owned(), source };
         let mut tokens = vec![SampledToken::default(); self.num_sampled];

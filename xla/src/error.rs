@@ -21,13 +21,16 @@ pub(crate) enum XlaError {
     NoMemoryLimit { device: Device },
     #[error("{device}: the slice has {found} device(s), but the shards drive {num_ranks}; they must drive all of them")]
     SliceSize { device: Device, found: usize, num_ranks: usize },
-    #[error("the router assigns {found} device(s) to {num_ranks} ranks; each rank needs one")]
+    #[error("the router assigns {found} device(s) to {num_ranks} ranks, which is a defect of this server")]
     AssignmentLength { found: usize, num_ranks: usize },
-    #[error("the router assigns device {assigned} to rank {rank}, whose weights are on device {device}")]
+    #[error(
+        "the router assigns device {assigned} to rank {rank}, whose weights are on device {device}, which is a defect \
+         of this server"
+    )]
     Assignment { rank: usize, assigned: i64, device: i64 },
     #[error("a thread for {work} cannot be started: {source}")]
     Thread { work: &'static str, source: std::io::Error },
-    #[error("a program cannot be written as StableHLO: {0}")]
+    #[error("a program cannot be written as StableHLO, which is a defect of this server: {0}")]
     Graph(#[from] GraphError),
     #[error("program or transfer {program:?} failed: {source}")]
     Program { program: String, source: pjrt::Error },

@@ -1,12 +1,12 @@
 //! Devices with PJRT plugins: the graphs are printed as StableHLO and compiled for the sizes of a few buckets.
 //!
 //! Entry point: [`XlaBackend`]. A step becomes launches ([`bucket`](self)), usually with one transfer in
-//! ([`step_input`](self)) and one out ([`consumers`](self)). KV caches and token history stay on the device: the
-//! results of a program take over the memory of its arguments. The tokens that one step samples are stored where the
-//! next step reads them, so steps can follow each other without the host.
+//! ([`step_input`](self)) and one out ([`consumers`](self)). KV caches and token history stay on the device: the states
+//! that a program returns take over the memory of those that it takes. The tokens that one step samples are stored
+//! where the next step reads them, so the next step can be launched before the host has them.
 //!
-//! Each device of a process is a rank of the model, with its part of the weights and of the state. All devices run the
-//! same program and return the same results, so only the first one's results are read.
+//! Each device that a process uses is a rank of the model, with its part of the weights and of the state. All devices
+//! run the same programs and report the same tokens, so only the first one's report is read.
 
 mod ahead;
 mod bucket;
@@ -84,8 +84,8 @@ impl XlaBackend {
     /// this process. `progress` is called repeatedly with the number of loaded weights and the total.
     ///
     /// # Errors
-    /// When there is no plugin, the number of devices does not fit the ranks, a weight is missing or malformed, or a
-    /// device has no memory for a weight.
+    /// When the plugin cannot be opened, its devices do not fit the ranks, or the weights cannot be loaded onto the
+    /// devices.
     pub fn load(
         platform: Platform,
         options: XlaOptions,
@@ -205,7 +205,8 @@ impl Backend for XlaBackend {
             self.state = None;
         }
         let reports = reports?;
-        // A launch that fails later spoils the state that it returns, so every later launch fails too.
+        // A launch that fails on the device spoils the states that it returns, so later launches that take them fail
+        // too.
         Ok(Box::pin(async move { Ok(reports.outputs().await?) }))
     }
 }

@@ -8,12 +8,12 @@ use pjrt::{Client, Device};
 
 use crate::error::XlaError;
 
-/// Returns the devices of this process with their ranks. A rank is the index of the device's id among all ids in
-/// ascending order, so ranks, programs and their keys do not depend on the order in which a plugin numbers processes or
-/// lists devices.
+/// Returns the devices of this process with their ranks. A rank is the index of the device's id among the ids of all
+/// devices that run the model, in ascending order, so ranks, programs and their keys do not depend on the order in
+/// which a plugin numbers processes or lists devices.
 ///
 /// # Errors
-/// When this process has too few devices, or the shards do not drive the whole slice.
+/// When this process has too few devices, or several processes do not drive the whole slice.
 pub(super) fn ranked_devices(
     client: &Client,
     device: devices::Device,

@@ -20,8 +20,7 @@ const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
 pub struct Platform {
     pub(super) device: Device,
     spec: &'static PlatformSpec,
-    /// The number of devices of a client; `None` for the plugin's choice. Only plugins that let us choose the number
-    /// read it.
+    /// The number of devices of a client, if the plugin lets us choose it; `None` for the plugin's choice.
     num_devices: Option<usize>,
     pub(super) form: ProgramForm,
 }
@@ -52,8 +51,8 @@ impl Platform {
         self
     }
 
-    /// Returns the same platform with programs that attend to contexts as `attention` says. A device without such
-    /// kernels keeps the loop.
+    /// Returns the same platform with programs whose decoding rows attend to their contexts as `attention` says. A
+    /// device whose compiler takes no such kernels keeps the loop.
     #[must_use]
     pub fn with_decode_attention(mut self, attention: DecodeAttention) -> Self {
         if self.spec.has_mosaic {
@@ -67,7 +66,7 @@ impl Platform {
         Self { num_devices: Some(num_devices), ..self }
     }
 
-    /// Returns the same platform with clients of as many devices as the plugin finds.
+    /// Returns the same platform with clients of as many devices as the plugin chooses.
     pub(crate) fn with_all_devices(self) -> Self {
         Self { num_devices: None, ..self }
     }
@@ -113,7 +112,8 @@ impl Platform {
         Ok(reported.zip(self.num_sharing(&topology.device_descriptions()?)).map(|(bytes, sharing)| bytes / sharing))
     }
 
-    /// Returns the number of devices that share the memory which the plugin reports for the first of `devices`.
+    /// Returns the number of devices that share the memory which the plugin reports for the first of `devices`; `None`
+    /// if there is no device.
     fn num_sharing(&self, devices: &[DeviceDescription]) -> Option<u64> {
         let first = devices.first()?;
         let shares = self.spec.kind(&first.kind).shares_memory && first.coords().is_some();
@@ -152,7 +152,7 @@ impl Platform {
     /// Finds and opens the plugin, and creates a client.
     ///
     /// # Errors
-    /// When there is no plugin, the plugin or a library that it needs cannot be loaded, or it finds no device.
+    /// When there is no plugin, the plugin or a library that it needs cannot be loaded, or it cannot create a client.
     pub(super) fn open(&self, plugin_path: Option<&Path>) -> Result<Client, XlaError> {
         let plugin = self.open_plugin(plugin_path)?;
         let client = self.client(&plugin)?;

@@ -1,8 +1,8 @@
 //! The programs that a model is compiled to, with their arguments and results.
 //!
 //! Entry points: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. A
-//! step runs several programs, each of its own kind. So the number of programs to compile is the sum of the numbers of
-//! sizes of each kind, not their product:
+//! step runs programs of several kinds. So the number of programs to compile is the sum of the numbers of sizes of each
+//! kind, not their product:
 //!
 //! * clear takes no arguments, and returns the states, all zero.
 //! * decoder takes the states (donated), the packed step and the weights. It returns the states, the last hidden states
@@ -53,8 +53,8 @@ pub(super) enum ProgramKey {
     Decoder {
         rows: usize,
         tokens_per_row: usize,
-        /// The number of tokens of every row's context that the attention of decoding rows reads; `None` if it reads as
-        /// many as the longest context has.
+        /// The longest context that the program can read, if its attention reads a fixed number of tokens of every row;
+        /// `None` if the number depends on the contexts.
         context: Option<usize>,
     },
     CachedTokens,
@@ -85,14 +85,14 @@ pub struct Program {
 /// Statistics of a program, calculated for rows with certain lengths of context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Reference {
-    /// The number of iterations of the attention loop; 0 for programs that do not decode.
+    /// The largest number of iterations of a layer's attention loop; 0 for programs that do not decode.
     pub(super) attention_rounds: u64,
-    /// The minimum number of bytes that the program must read: weights without embedding tables and, for decoding
-    /// programs, the rows' keys and values and the other states of their slots. 0 for programs that neither decode nor
-    /// sample.
+    /// The bytes that count as the minimum that the program must read: weights without embedding tables and, for
+    /// decoding programs, the keys and values of the rows' contexts, and the states that a slot has once. 0 for
+    /// programs that neither decode nor sample.
     pub(super) minimum_bytes: u64,
-    /// Dividend and divisor of the share that attention kernels read of what they read with contexts of
-    /// [`REFERENCE_CONTEXT`] tokens.
+    /// The bytes that attention kernels read, as a fraction of those with contexts of [`REFERENCE_CONTEXT`] tokens:
+    /// dividend and divisor.
     pub(super) kernel_share: [u64; 2],
 }
 
@@ -114,15 +114,16 @@ pub(super) struct ProgramForm {
     pub(super) decode_loop: DecodeLoop,
     /// How rows that decode attend to their contexts.
     pub(super) decode_attention: DecodeAttention,
-    /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time, so that they stay
-    /// in fast memory. The loop gathers at least one block per tile, even if that is more.
+    /// The maximum number of bytes of keys, or of values, that the attention loop gathers at a time. Chunks that cannot
+    /// be halved may be larger.
     pub(super) chunk_bytes: usize,
     /// The number of elements to whose multiple the last dimension of an array is padded in memory. If it is not 1, the
     /// KV cache has a fixed layout.
     pub(super) lanes: usize,
-    /// Lengths of context, ascending, for which there are decoding programs that read exactly so much of every row.
+    /// Lengths of context, ascending, for which there are decoding programs that read a fixed number of tokens of every
+    /// row. [`Buckets`](super::bucket::Buckets) shortens or drops those that are longer than a row can be.
     pub(super) fixed_contexts: &'static [usize],
-    /// The type of keys and values; `None` means the type of the weights.
+    /// The type of keys and values; `None` means the type of the weights before quantization.
     pub(super) kv_dtype: Option<DType>,
 }
 
@@ -439,7 +440,7 @@ fn report(emitter: &mut Emitter, outputs: &[Tensor]) -> Tensor {
     pack_bits(emitter, &columns) // [rows, ..]
 }
 
-/// Returns the bytes of the weights that are read as a whole: all but embedding tables.
+/// Returns the bytes of all weights except embedding tables, of which only some rows are read.
 fn read_weights_bytes(graph: &Graph) -> u64 {
     let is_table = |name: &str| {
         graph.nodes().iter().any(|node| {

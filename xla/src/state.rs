@@ -29,7 +29,7 @@ pub(super) struct State {
     /// The arrays that change nothing ([`TokenInput::neutral`]), one per device, by input and number of rows; created
     /// when first needed.
     pub(super) neutral_inputs: HashMap<(TokenInput, usize), Vec<Arc<Buffer>>>,
-    /// The hash of the programs and inputs of this step.
+    /// The hash of the programs of the current step and of the batch's data.
     pub(super) fingerprint: Fingerprint,
 }
 
@@ -42,8 +42,7 @@ type DeviceState = HashMap<String, Buffer>;
 pub(super) struct Decoded {
     /// The hidden state of each row's last token, `[rows, hidden]`.
     pub(super) last: Vec<Buffer>,
-    /// The sampler's data about each row (slot, lengths, sampling parameters, tokens held back),
-    /// `[sampled_columns, rows]`.
+    /// The sampler's data about each row ([`sampled_columns`](step_input::sampled_columns)), `[sampled_columns, rows]`.
     pub(super) columns: Vec<Buffer>,
     /// The hidden states of all tokens, `[rows * tokens_per_row, hidden]`; empty if the program has one token per row.
     pub(super) hidden: Vec<Buffer>,
@@ -79,7 +78,7 @@ impl State {
     /// Returns new states, filled with zeros on the devices.
     ///
     /// # Errors
-    /// When a device has too little memory for the states.
+    /// For example, when a device has too little memory for the states.
     pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, XlaError> {
         let mut state =
             Self { model, devices: Vec::new(), neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default() };
@@ -88,7 +87,7 @@ impl State {
         Ok(state)
     }
 
-    /// Returns the number of programs that this process compiled instead of loading them from the cache.
+    /// Returns the number of this model's programs that were compiled and not loaded from the cache.
     pub(super) fn num_programs_compiled(&self) -> u64 {
         self.model.executables.values().filter(|executable| executable.is_new).count() as u64
     }
@@ -96,7 +95,7 @@ impl State {
     /// Starts all programs of a step, and the copies of their results.
     ///
     /// # Errors
-    /// When a launch cannot be started. The state is then lost.
+    /// When a program cannot be compiled, or a launch or a transfer cannot be started. The state is then lost.
     pub(super) fn launch(&mut self, batch: &Batch, host: Host<'_>) -> Result<Reports, XlaError> {
         self.fingerprint = Fingerprint::default();
         let mut reports = Reports::new(batch);

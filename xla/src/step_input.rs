@@ -1,4 +1,5 @@
-//! The data of a launch's rows, as one array of 32-bit integers, so that one transfer brings it to the device.
+//! The data of a launch's rows, except logit biases and masks (`token_input`), as one array of 32-bit integers, which
+//! one transfer brings to each device.
 //!
 //! Entry points: [`StepShape`], the sizes that a program is compiled for, [`pack`], which fills the array from a batch,
 //! and [`StepShape::ranges`], the offsets of its parts. Floats are stored as their bits. If a launch has fewer rows or

@@ -2,8 +2,8 @@
 //! columns of the packed step.
 //!
 //! Entry point: [`TokenInput`]. Only [`BatchSampler::Everything`](model::sampling::BatchSampler) reads the arrays, and
-//! an array is sent only for launches with a row that uses it. For the other launches the device keeps one neutral
-//! array per size.
+//! an array is packed only for launches with a row that uses it. For other launches of this sampler, each device keeps
+//! one neutral array per size.
 
 use backend::{Batch, SampledRow};
 use model::sampling::TokenMask;

@@ -2,8 +2,8 @@
 //!
 //! Entry points: [`upload`], and [`arrays`] for the programs that read the weights. The part of a tensor that belongs
 //! to a rank is copied to the rank's device: unchanged, or converted if the model is loaded in another type, or
-//! quantized (`rounded_rows`). A few threads read parts while devices copy earlier ones. The bytes under way are
-//! bounded ([`UploadBudget`]), so that the host needs little more memory than twice the size of the largest part.
+//! quantized (`rounded_rows`). Unless the shards of a host load in turns, a few threads read parts while devices copy
+//! earlier ones. The bytes under way are bounded ([`UploadBudget`]).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -26,9 +26,10 @@ const FLOATS_AT_ONCE: usize = 1 << 20;
 /// The maximum number of threads that read weights. Each waits for the disk, or copies at a good part of the memory's
 /// bandwidth.
 const MAX_THREADS: usize = 8;
-/// The bytes that may be under way in any case: enough for several tensors of most models.
+/// The budget of a process that shares its host with no other shard is at least this: enough for several tensors of
+/// most models.
 const MIN_BUDGET_BYTES: u64 = 256 << 20;
-/// The number of copies of the largest part that may be under way.
+/// A budget has room for this number of copies of the largest part.
 const COPIES_UNDER_WAY: u64 = 2;
 
 /// The weights of a model.
@@ -44,11 +45,11 @@ type Arrays = HashMap<String, Buffer>;
 type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Copies every weight of `source` to `devices`, each with its rank, and returns the arrays of each device by name. The
-/// copies have ended. `progress` is called for each weight with the number of finished weights and the total. If the
-/// host's memory is short, its shards, the members of `membership`, load in turns.
+/// copies have ended. `progress` is called repeatedly with the number of finished weights and the total. If the host's
+/// memory is short, its shards, the members of `membership`, load in turns.
 ///
 /// # Errors
-/// When a weight is missing or malformed, or a device has no memory for it.
+/// For example, when a weight is missing or malformed, or a device has no memory for it.
 pub(super) fn upload(
     source: Source<'_>,
     membership: &Membership,
@@ -60,7 +61,7 @@ pub(super) fn upload(
     let largest = specs.iter().map(|spec| spec.local_bytes()).max().unwrap_or(0);
     let max_at_once = membership.max_loading(&specs, Stays::OnDevice)?;
     let num_members = membership.num_ranks();
-    // Members of a group have counted on two copies of the largest part.
+    // `max_loading` counts on two copies of the largest part for each rank, so a member of a group gets no minimum.
     let budget_bytes = if num_members > 1 { 0 } else { MIN_BUDGET_BYTES }.max(COPIES_UNDER_WAY * largest);
     let loading = Loading::new((source.checkpoint, client), &specs, devices, budget_bytes);
     progress(0, specs.len() as u64);
@@ -126,7 +127,7 @@ impl<'a> Loading<'a> {
                 }
                 // The devices get a weight one after the other, so that its pages are still in memory.
                 let loaded = self.load(index / self.devices.len(), index % self.devices.len());
-                // The other threads would wait for the bytes of this one.
+                // Otherwise the other threads would wait for the bytes of this one.
                 loaded.inspect_err(|_| self.budget.close())?;
                 let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                 done.0 += 1;
@@ -208,7 +209,7 @@ fn failed(weight: &str, source: pjrt::Error) -> XlaError {
 }
 
 /// Returns the name and the type of each array of a rank's part of a weight: the values, then the scales if the weight
-/// is quantized, then the factors if it is int4. No other weight has arrays with these names.
+/// is quantized, then the factors if it is int4.
 pub(super) fn arrays(spec: &WeightSpec) -> Vec<(String, Type)> {
     let numbers = Type::new(spec.local_shape(), DType::Float(spec.dtype));
     let types =
@@ -233,7 +234,7 @@ fn rounded_part(part: &TensorPart<'_>, spec: &WeightSpec) -> Vec<Vec<u8>> {
     rounded.into_arrays()
 }
 
-/// Returns PJRT's name of an element type.
+/// Returns PJRT's element type for `dtype`.
 pub(super) fn element_type(dtype: DType) -> ElementType {
     match dtype {
         DType::Float(FloatType::F32) => ElementType::F32,

@@ -1,4 +1,4 @@
-//! A launch with as many arguments and results as one step of Llama-3.1-8B on a device has.
+//! A launch with about as many arguments and results as a decoding step of Llama-3.1-8B on one device has.
 
 use std::time::Instant;
 

@@ -12,7 +12,7 @@ use crate::stablehlo::probes;
 const LENS: [usize; 2] = [4096, 64 * 4096];
 const MAX_REPEATS: usize = 100;
 
-/// Adds the time of a sum over all devices, after its result was checked.
+/// Adds the times of sums over all devices, each after a check of its result.
 pub(super) fn all_reduce(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     let num_devices = rig.devices.len();
     for len in LENS {

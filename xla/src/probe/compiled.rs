@@ -1,4 +1,4 @@
-//! Executables: their fingerprints and memory, and the way from a topology through a file to the devices.
+//! Executables: their fingerprints and memory, and the way from a topology through serialized bytes to the devices.
 
 use std::time::Instant;
 
@@ -40,20 +40,20 @@ fn check_doubled(rig: &Rig, program: &LoadedExecutable) -> Result<(), Failure> {
     expect(&found, &numbers().map(|x| x + x).collect::<Vec<_>>())
 }
 
-/// Compiles the small program through the topology, and loads and runs it.
+/// Compiles the small program through the topology if that has a compiler, and loads and runs it.
 pub(super) fn ahead_of_one(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     ahead(rig, &probes::doubled(LEN), &[rig.first()?.id()], page, check_doubled)
 }
 
-/// Compiles a sum over all devices through the topology, and loads and runs it.
+/// Compiles a sum over all devices through the topology if that has a compiler, and loads and runs it.
 pub(super) fn ahead_of_all(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     let ids = collectives::ids(rig);
     let text = probes::summed(LEN, ids.len());
     ahead(rig, &text, &ids, page, |rig, program| collectives::check(program, &collectives::inputs(rig, LEN)?))
 }
 
-/// Compiles a program through the topology, serializes, loads and runs it, and compares the fingerprints of all three
-/// executables.
+/// Compiles a program through the topology, or else through the client, serializes, loads and runs it. Compares the
+/// fingerprints of this executable, of the loaded one and of the one that the client compiles.
 fn ahead(
     rig: &Rig,
     text: &str,

@@ -7,8 +7,8 @@ use super::rig::Rig;
 use super::versions::{attributes, numbers};
 use crate::placement;
 
-/// Dimensions of KV caches: blocks, tokens of a block, elements of a token. One row of elements fills the lanes of a
-/// TPU, the other does not.
+/// Dimensions of KV caches: blocks, tokens of a block, elements of a token. A token's elements fill half of the 128
+/// lanes of a TPU's vector, or all of them.
 const CACHES: [[usize; 3]; 2] = [[4096, 16, 64], [4096, 16, 128]];
 
 /// Adds a line for each device.
@@ -31,7 +31,7 @@ fn place(device: &Device) -> String {
     format!("{}, coordinates {coords}, process {process}{local}{is_ours}; {}", device.kind(), attributes(&others))
 }
 
-/// Adds the memory of each device as the runtime and as the topology report it, and the memory that a server plans
+/// Adds the memory of each device by the runtime, of one device by the topology, and the memory that a server plans
 /// with.
 pub(super) fn memory(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     for device in &rig.devices {

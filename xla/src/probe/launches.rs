@@ -13,7 +13,7 @@ use crate::stablehlo::{Type, probes};
 const MAX_REPEATS: usize = 200;
 /// The result of the empty program.
 const CONSTANT: i32 = 7;
-/// Sizes of matrices. The first whose program runs long enough to tell launches apart is used.
+/// Sizes of matrices. The first whose program runs long enough to tell launches apart is used, or else the last.
 const SIZES: [usize; 5] = [256, 512, 1024, 2048, 4096];
 /// The number of products of a program.
 const NUM_PRODUCTS: usize = 8;
@@ -76,8 +76,8 @@ pub(super) fn back_to_back(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure
     expect(&floats(&x)?, &vec![element(size); size * size])
 }
 
-/// Compiles programs with larger and larger matrices, until one runs long enough. Returns it with the size of its
-/// matrices and its time.
+/// Compiles programs with larger and larger matrices, until one runs long enough. Returns the last program with the
+/// size of its matrices and its time.
 fn long_program(rig: &Rig) -> Result<(LoadedExecutable, usize, String), Failure> {
     let mut found = None;
     for size in SIZES {

@@ -1,9 +1,9 @@
 //! A trial of a device through its plugin: what it is, what it can do, and how long each thing takes.
 //!
-//! Entry point: [`probe`], which runs the probes of [`PROBES`] in order and reports lines. If a probe fails, its line
-//! has the reason, and the next probe runs. A plugin can also hang, or end the process. Therefore the caller runs
-//! [`probe`] in a child process, ends the child when a probe exceeds its time limit, and goes on with the next probe in
-//! another child. `stablehlo::probes` has the programs.
+//! Entry point: [`probe`], which runs the probes of [`PROBES`] in order and reports lines. If a probe fails, a line has
+//! the reason, and the next probe runs unless it needs the failed one. A plugin can also hang, or end the process.
+//! Therefore a caller can run [`probe`] in a child process, end the child when a probe exceeds its time limit, and go
+//! on with the next probe in another child ([`ProbeOptions::first`]). `stablehlo::probes` has the programs.
 
 mod arguments;
 mod collectives;
@@ -37,12 +37,12 @@ pub struct ProbeOptions {
     pub platform: Platform,
     /// Path of the plugin; if `None`, the plugin is searched for.
     pub plugin_path: Option<PathBuf>,
-    /// The number of devices to open, if the plugin lets us choose; `None` for all.
+    /// The number of devices to open, if the plugin lets us choose; `None` for the plugin's choice.
     pub num_devices: Option<usize>,
     /// The index in [`PROBES`] of the first probe to run. The plugin and the client are opened in any case.
     pub first: usize,
-    /// Returns the topologies by name that devices can have, by their kind and by the number of chips along each
-    /// dimension. The first is the one for which `compile` makes programs.
+    /// Returns the topologies that devices can have, from their kind and from the number of chips along each dimension.
+    /// The first is the one for which programs are compiled ahead of time.
     pub slices: fn(&str, &[usize]) -> Vec<NamedTopology>,
 }
 

@@ -96,18 +96,18 @@ pub(super) fn duration(time: Duration) -> String {
     }
 }
 
-/// Returns a number of bytes, exactly, and in MiB if there are that many.
+/// Returns a number of bytes, and from 1 MiB on also the number of MiB.
 pub(super) fn bytes(count: u64) -> String {
     const MIB: u64 = 1 << 20;
     if count < MIB { format!("{count} bytes") } else { format!("{count} bytes ({:.1} MiB)", count as f64 / MIB as f64) }
 }
 
-/// Returns the number of bytes per second.
+/// Returns the speed of a transfer in GB/s.
 pub(super) fn rate(bytes: usize, time: Duration) -> String {
     format!("{:.2} GB/s", bytes as f64 / time.as_secs_f64() / 1e9)
 }
 
-/// Returns bytes as text if they are printable, else as hexadecimal digits.
+/// Returns bytes as text if they are printable ASCII without spaces, else as hexadecimal digits.
 pub(super) fn readable(bytes: &[u8]) -> String {
     let is_text = !bytes.is_empty() && bytes.iter().all(u8::is_ascii_graphic);
     match std::str::from_utf8(bytes) {

@@ -12,9 +12,9 @@ use crate::platform::Platform;
 use crate::stablehlo::Type;
 use crate::weights::element_type;
 
-/// The time that the repetitions of one measurement may take.
+/// After this time, a measurement begins no further repetition.
 const BUDGET: Duration = Duration::from_secs(5);
-/// The number of repetitions that are not counted: the first ones also allocate and warm up.
+/// The number of repetitions before those that are counted: the first ones also allocate and warm up.
 const NUM_WARMUPS: usize = 3;
 
 /// An open client, and the devices of this process in ascending order of their ids.
@@ -126,7 +126,7 @@ pub(super) fn integer_bytes(values: impl IntoIterator<Item = i32>) -> Vec<u8> {
 pub(super) struct Times(Vec<Duration>);
 
 impl Times {
-    /// Repeats `once`, which returns the time to count, up to `max_count` times.
+    /// After the warm-ups, repeats `once`, which returns the time to count, at most `max_count` times.
     pub(super) fn measure(
         max_count: usize,
         mut once: impl FnMut() -> Result<Duration, Failure>,

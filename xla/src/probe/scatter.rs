@@ -18,7 +18,8 @@ const MAX_REPEATS: usize = 100;
 /// The byte that fills the written rows. All others are 0.
 const WRITTEN: u8 = 0x3f;
 
-/// Adds whether the cache stays in place, the layout of the cache, and the time of a launch.
+/// Adds a line that says if the cache stays in place, and lines with the time of a launch and with the layout, the
+/// bytes and the content of the cache.
 pub(super) fn in_place(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     let dtype = rig.platform.form.kv_dtype.unwrap_or(DType::Float(FloatType::Bf16));
     let ty = Type::new(DIMS, dtype);
@@ -47,7 +48,7 @@ pub(super) fn in_place(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The block and the token in it to which a row is written.
+/// Returns the block to which a row is written, and the token in the block.
 fn place(row: usize) -> [usize; 2] {
     [(row * 251) % DIMS[0], row % DIMS[1]]
 }

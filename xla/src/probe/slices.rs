@@ -1,5 +1,5 @@
-//! The devices of this machine, compared with topologies that have a name: would a program that is compiled elsewhere
-//! for the name be the same?
+//! The devices of the client, compared with topologies that have a name: would a program that is compiled elsewhere for
+//! the name be the same?
 
 use pjrt::{CompileOptions, DeviceDescription, Topology};
 
@@ -12,7 +12,8 @@ use crate::stablehlo::probes;
 /// The number of elements of the program's array.
 const LEN: usize = 1024;
 
-/// Adds a line for each name that the devices can have. The first is the one that `compile` uses.
+/// Adds a line for each name that the devices can have. Only the first must give the same program: its name is the one
+/// for which programs are compiled ahead of time.
 pub(super) fn compare(rig: &Rig, options: &ProbeOptions, page: &mut Page<'_>) -> Result<(), Failure> {
     let devices = rig.client.devices();
     let descriptions: Vec<&DeviceDescription> = devices.iter().map(pjrt::Device::description).collect();
@@ -44,7 +45,8 @@ pub(super) fn compare(rig: &Rig, options: &ProbeOptions, page: &mut Page<'_>) ->
     Ok(())
 }
 
-/// Returns the sizes of the box that contains the coordinates of all devices. `None` if they have no coordinates.
+/// Returns the sizes of the box that contains the coordinates of all devices. `None` if there are no devices, or one
+/// has no coordinates.
 pub(super) fn bounds(devices: &[&DeviceDescription]) -> Option<Vec<usize>> {
     let coords: Vec<&[i64]> = devices.iter().map(|device| device.coords()).collect::<Option<_>>()?;
     let size = |dim: usize| {

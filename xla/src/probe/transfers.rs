@@ -14,9 +14,9 @@ use crate::stablehlo::Type;
 const DIMS: [usize; 3] = [3, 33, 130];
 /// Elements of the large array, 64 MiB of bf16.
 const LARGE: [usize; 2] = [8192, 4096];
-/// Bytes of the arrays of which a step uploads one: a packed step with few and with many blocks.
+/// Bytes of small uploads, such as packed steps with few and with many blocks.
 const STEPS: [usize; 3] = [4 << 10, 64 << 10, 512 << 10];
-/// Bytes of the array of which a step downloads one: the tokens of 64 rows and their log-probabilities.
+/// Bytes of a small download: the tokens of 64 rows and their log-probabilities.
 const REPORT: usize = 512;
 const MAX_REPEATS: usize = 200;
 
@@ -81,7 +81,7 @@ pub(super) fn large(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds the times of the transfers of a step.
+/// Adds the times of uploads and of a download like those of a step.
 pub(super) fn small(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     for len in STEPS {
         let sent: Vec<u8> = pattern(len).collect();

@@ -6,7 +6,7 @@ use pjrt::{Client, Plugin, Value};
 
 use super::page::{Page, bytes, duration};
 
-/// The maximum number of characters of an attribute that the page shows.
+/// The maximum number of characters of a plugin's text that the page shows.
 const MAX_CHARS: usize = 100;
 
 /// Adds the lines about the plugin, which took `time` to open.

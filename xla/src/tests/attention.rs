@@ -47,8 +47,8 @@ fn heads() -> impl Strategy<Value = Heads> {
     })
 }
 
-/// Returns a strategy for bounds. Half of the cases have no window, and half have no soft cap. Windows are shorter and
-/// longer than a block and than a chunk.
+/// Returns a strategy for bounds. About half of the cases have no window, and about half have no soft cap. Windows are
+/// shorter and longer than a block and than a chunk.
 fn bounds() -> impl Strategy<Value = Bounds> {
     let window = prop::option::of(prop_oneof![1..20usize, 20..700usize]);
     (window, prop::option::of(0.5..4.0_f32)).prop_map(|(window, soft_cap)| Bounds { window, soft_cap })
@@ -175,7 +175,7 @@ proptest! {
         let heads = Heads { kv_heads, group, head_dim: dims[0], value_dim: dims[1] };
         let mut numbers = Numbers::new(seed);
         let mut case = case((heads, bounds), &lens, [lens.len() + 2, 1], &mut numbers);
-        // Scores of more than 64 products would be large, so that one key has all the weight.
+        // Scores of larger queries would be large, so that one key has all the weight.
         case.arguments[0] = floats(&case.arguments[0].dims.clone(), numbers.floats(lens.len() * kv_heads * group * dims[0], 0.5));
         (case.sizes.decode_attention, case.kv_dtype) = (DecodeAttention::Mosaic, kv_dtype);
         if let Some(mut output) = kernel_output(&case) {

@@ -1,8 +1,8 @@
 //! A graph with all its inputs, computed by the CPU backend and by a program on XLA-CPU.
 //!
 //! Entry points: [`Case::new`], fields to fill, then [`Case::check`]. A step's tokens are ragged for the CPU backend
-//! and padded for the program. A case is written without padding. The padding contains numbers that must not reach an
-//! output.
+//! and padded for the program. A case is written without padding. The padding of arguments contains numbers that must
+//! not reach an output.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -409,8 +409,8 @@ fn part(spec: &WeightSpec, values: &[f32], rank: usize) -> Vec<f32> {
     values.chunks_exact(size * width).flat_map(own).collect()
 }
 
-/// Returns `len` rows, with the rows of `array` at the indices `places`. The other rows contain NaN or the largest
-/// integers, which spoil every result that they reach.
+/// Returns `len` rows, with the rows of `array` at the indices `places`. The other rows contain NaN, the largest
+/// integers or true, which must not reach a result.
 fn spread(array: &Array, places: &[usize], len: usize) -> Array {
     fn place<T: Copy>(elements: &[T], places: &[usize], [width, len]: [usize; 2], spoiler: T) -> Vec<T> {
         let mut spread = vec![spoiler; width * len];

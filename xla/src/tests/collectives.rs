@@ -1,4 +1,4 @@
-//! Tests that two devices that share a model compute the same as one device alone.
+//! Tests that two devices that share a model compute the same as the CPU backend alone.
 //!
 //! The graph of a rank has collectives and the rank's parts of the weights. The graph of the oracle, the CPU backend,
 //! has the whole weights and no collectives.

@@ -25,8 +25,7 @@ use crate::weights::Source;
 use crate::{XlaBackend, XlaOptions};
 
 const GIB: i64 = 1 << 30;
-/// A layout of which 128 decoding rows of [`model`] have more keys than the chunk of one kind of TPU, but not than that
-/// of another.
+/// A layout with which the decoding programs of [`model`] have larger chunks on one kind of TPU than on another.
 const LAYOUT: StateLayout =
     StateLayout { num_slots: 128, num_blocks: 8, max_total_tokens: 512, max_batch_prefill_tokens: 64 };
 
@@ -44,8 +43,8 @@ pub(super) fn tpu_platform() -> Platform {
 }
 
 /// Returns a slice of TPUs of this kind: the device at index `i` of `processes` has the id `i`, its own chip, and
-/// belongs to the process `processes[i]`. The plugin lists the devices by process, as libtpu does. A client belongs to
-/// the first process.
+/// belongs to the process `processes[i]`. The plugin lists the devices by process, as libtpu does. The client belongs
+/// to process 0.
 pub(super) fn slice(kind: &str, processes: &[i32]) -> Slice {
     let device = |(id, process_index): (i32, &i32)| SliceDevice {
         id,
@@ -80,7 +79,7 @@ pub(super) fn checkpoint(graphs: &ModelGraphs, directory: &Path, dtype: FloatTyp
     Checkpoint::open(&files, Quantization::None).unwrap()
 }
 
-/// Loads the model of the tests of texts onto the fake client that [`control`] describes.
+/// Loads [`model`] onto the fake client that [`control`] describes.
 pub(super) fn backend(
     platform: Platform,
     ranks: LocalRanks,

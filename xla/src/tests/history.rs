@@ -1,4 +1,4 @@
-//! Tests of operations that read or write the token history. Tokens are integers, so everything is exact.
+//! Tests of operations that read or write the token history. All results are compared exactly.
 
 use backend::{Batch, SAMPLED_TOKEN};
 use proptest::prelude::*;
@@ -14,8 +14,8 @@ fn history(numbers: &mut Numbers, vocab_size: usize) -> Vec<i32> {
     numbers.indices(NUM_SLOTS * MAX_TOTAL_TOKENS, vocab_size)
 }
 
-/// Returns rows with contexts of various lengths, some of whose tokens were generated. Not all rows sample in this
-/// step.
+/// Returns rows with contexts of various lengths, some of whose tokens were generated. About a third of the rows, but
+/// not the first, do not sample in this step.
 fn sampling_batch(numbers: &mut Numbers, graph: &std::sync::Arc<Graph>, num_rows: usize) -> Batch {
     let mut batch = Batch::default();
     for slot in numbers.permutation(NUM_SLOTS).into_iter().take(num_rows) {

@@ -1,8 +1,9 @@
-//! Tests of every operation on XLA-CPU against the CPU backend, with random shapes and data, and of the programs' text.
+//! Tests of every operation on XLA-CPU against the CPU backend, with random shapes and data; of the programs' text; of
+//! uploads; and of backends on fake devices.
 //!
-//! A [`case`](Case) is a small graph with its step. It runs on both backends, with padding that spoils every result
-//! that it reaches. Outputs are compared with a tolerance that the test explains; states are compared exactly. A new
-//! operation must have a test, because [`test_of`] does not compile without it.
+//! A [`case`](Case) is a small graph with its step. It runs on both backends; on the device its arguments are padded
+//! with numbers that spoil every result that they reach. Outputs are compared with the tolerances of the test; states
+//! are compared exactly. [`test_of`] does not compile if it names no test for an operation.
 
 mod attention;
 mod case;
@@ -83,7 +84,7 @@ fn test_of(op: &Op) -> &'static str {
     }
 }
 
-/// For every operation of the real graphs, the test that `test_of` names exists.
+/// The tests that `test_of` names for the operations of these graphs, and for the operations listed below, exist.
 #[test]
 fn tests_of_operations_exist() {
     let sources = [

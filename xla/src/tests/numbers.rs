@@ -1,4 +1,5 @@
-//! Data for the tests, as a function of a seed: proptest chooses only shapes and seeds, so a failure shrinks fast.
+//! Data for the tests, as a function of a seed: proptest chooses shapes, settings and seeds, but no data, so a failure
+//! shrinks fast.
 //!
 //! Entry point: [`Numbers`].
 
@@ -35,7 +36,7 @@ impl Numbers {
         (0..len).map(|_| (2.0 * self.unit() - 1.0) * limit).collect()
     }
 
-    /// Returns `len` numbers between -2 and 2 of at most eight binary digits, exact in every type of floats.
+    /// Returns `len` numbers between -2 and 2 of at most eight binary digits, exact in f32, bf16 and f16.
     pub(crate) fn short_floats(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| (self.below(257) as f32 - 128.0) / 64.0).collect()
     }

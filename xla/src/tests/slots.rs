@@ -52,7 +52,8 @@ proptest! {
     }
 }
 
-/// Compares with sums computed one by one: those of the rows, of their slots, and of the unused slots.
+/// Compares outputs and states with sums that the test computes one by one; the states of unused slots stay as they
+/// were.
 #[test]
 fn a_state_of_slots_is_as_long_as_its_rows() {
     let lens = [(0, 3), (5, 1), (0, 1)];

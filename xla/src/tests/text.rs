@@ -1,4 +1,5 @@
-//! Tests of the text of programs. Cached programs whose text has changed are useless, so these tests show every change.
+//! Tests of the text of programs. Cached programs whose text has changed are useless, so snapshots of some programs
+//! show a change.
 
 use std::sync::Arc;
 

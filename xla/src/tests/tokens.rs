@@ -24,7 +24,7 @@ fn mask(numbers: &mut Numbers, vocab_size: usize) -> TokenMask {
     TokenMask::new(&bytes, vocab_size)
 }
 
-/// Returns parameters that leave several tokens to choose from; about a third of the rows are greedy.
+/// Returns parameters that usually leave several tokens to choose from; about a third of the rows are greedy.
 fn params(numbers: &mut Numbers, vocab_size: usize) -> SamplingParams {
     let mut between = |low: f32, high: f32| low + (high - low) * numbers.unit();
     let (temperature, top_p, min_p) = (between(0.5, 1.5), between(0.7, 1.0), between(0.0, 0.05));

@@ -380,8 +380,11 @@ fn devices_are_told_and_assigned() {
     let layout = StateLayout { num_slots: 1, num_blocks: 8, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
     let mut message =
         |assignment: &[i64]| engine.backend.allocate(layout, assignment, &mut |_, _, _| ()).unwrap_err().to_string();
-    assert_eq!(message(&[0]), "the router assigns 1 device(s) to 2 ranks; each rank needs one");
-    assert_eq!(message(&[1, 0]), "the router assigns device 1 to rank 0, whose weights are on device 0");
+    assert_eq!(message(&[0]), "the router assigns 1 device(s) to 2 ranks, which is a defect of this server");
+    assert_eq!(
+        message(&[1, 0]),
+        "the router assigns device 1 to rank 0, whose weights are on device 0, which is a defect of this server"
+    );
 }
 
 #[test]
