@@ -1,5 +1,5 @@
 //! The search for a plugin's file. If the user has set the flag or an environment variable, only its path is searched.
-//! If there is no plugin, the search fails. Otherwise fixed places are searched in order, and the first that has the
+//! If the plugin is not there, the search fails. Otherwise fixed places are searched in order, and the first that has the
 //! file wins.
 
 use std::cmp::Reverse;

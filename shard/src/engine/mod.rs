@@ -4,7 +4,8 @@
 //! checked as a whole before anything changes. A step then becomes one batch for the backend, and `wants` makes the
 //! reply from the results. The next step may be launched before the results of the last one are there.
 //!
-//! **Invariant**: there is no policy here. The engine never chooses which row runs, and never ends a sequence on its own.
+//! **Invariant**: there is no policy here. The engine never chooses which row runs, and never ends a sequence on its
+//! own.
 
 mod check;
 mod error;

@@ -17,8 +17,8 @@ impl Engine {
     /// Makes the engine ready for steps. `progress` is called while the backend allocates, and for each warm-up row.
     ///
     /// # Errors
-    /// When the limits cannot be met, the engine is warm already, the backend cannot tell its memory or cannot allocate,
-    /// or a warm-up step or its row fails.
+    /// When the limits cannot be met, the engine is warm already, the backend cannot tell how much memory it has or
+    /// cannot allocate it, or a warm-up step or its row fails.
     pub(crate) fn warmup(&mut self, warmup: &Warmup, progress: &mut Progress<'_>) -> Result<WarmupReply, EngineError> {
         if self.is_warm() {
             return Err(EngineError::AlreadyWarm);

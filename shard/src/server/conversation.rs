@@ -45,7 +45,8 @@ pub(super) fn converse(
         while let Some((sequence_number, result)) = outstanding.pop(&waker) {
             send(connection, sequence_number, result)?;
         }
-        // A step that the socket already holds is launched before the one under way ends, unless too many are under way.
+        // A step that the socket already holds is launched before the one under way ends, if fewer than the maximum
+        // are under way.
         let may_read = !outstanding.is_full();
         if !outstanding.is_empty() {
             let is_readable = wakeup.wait(may_read.then(|| connection.as_fd())).map_err(ConnectionError::from)?;

@@ -53,8 +53,8 @@ impl Outstanding {
         self.replies.push_back((sequence_number, outcome));
     }
 
-    /// Takes the oldest reply, if it is known. If the oldest command is a step under way, `waker` is woken when the step
-    /// may have ended.
+    /// Takes the oldest reply, if it is known. If the oldest command is a step under way, `waker` is woken when the
+    /// step may have ended.
     pub(super) fn pop(&mut self, waker: &Waker) -> Option<(u64, Result<reply::Kind, CommandError>)> {
         let (_, outcome) = self.replies.front_mut()?;
         if let Outcome::Step(step) = outcome {
