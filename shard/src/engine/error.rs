@@ -90,9 +90,7 @@ pub(crate) enum EngineError {
          must read them, because it has states besides the KV cache"
     )]
     SkippedPrefix { slot: u32, num_tokens: usize },
-    #[error(
-        "the logits of the warm-up in slot {slot} contain NaN or infinity; check the files of the weights and the device"
-    )]
+    #[error("the logits of the warm-up in slot {slot} contain NaN or infinity; check the weights and the device")]
     NotFinite { slot: u32 },
 }
 
