@@ -1,8 +1,8 @@
 //! The checks of a launch before any weight is read: settings that the device or the model does not support, and limits
 //! that exceed the model or the machine.
 //!
-//! Entry point: [`check`]. If a device uses the host's memory, limits are compared with the host memory that is free
-//! before the weights are loaded. Hence a launch that passes may still fail later, but a launch that fails here would
+//! Entry point: [`check`]. The limits of the CPU, and the requested bytes of XLA-CPU's cache, are compared with the
+//! memory that is available before the weights are loaded. Hence a launch that passes may still fail later, but a launch that fails here would
 //! fail later too, unless memory becomes free in the meantime.
 
 use backend::{LocalRanks, MemoryPlan, Processors};
