@@ -19,7 +19,7 @@ pub struct Surroundings {
     pub variables: BTreeMap<&'static str, OsString>,
     /// The file of the running program, if the system reports it.
     pub executable: Option<PathBuf>,
-    /// The root directory: `/` except in tests.
+    /// The root directory: `/`, unless a test or `plan --sysfs-root` names another.
     pub root: PathBuf,
 }
 

@@ -2,8 +2,8 @@
 //! that exceed the model or the machine.
 //!
 //! Entry point: [`check`]. The limits of the CPU, and the requested bytes of XLA-CPU's cache, are compared with the
-//! memory that is available before the weights are loaded. Hence a launch that passes may still fail later, but a launch
-//! that fails here would fail later too, unless memory becomes free in the meantime.
+//! memory that is available before the weights are loaded. Hence a launch that passes may still fail later, but a
+//! launch that fails here would fail later too, unless memory becomes free in the meantime.
 
 use backend::{LocalRanks, MemoryPlan, Processors};
 use devices::plugins::Surroundings;

@@ -49,7 +49,7 @@ pub(crate) enum EngineError {
     Row(#[from] RowError),
     #[error(transparent)]
     Backend(#[from] BackendError),
-    #[error("steps are refused before warm-up")]
+    #[error("the router sent a command before warm-up, which is a defect of this server")]
     NotWarm,
     #[error("warm-up has already been done")]
     AlreadyWarm,

@@ -26,7 +26,7 @@ fn steps_before_warmup_are_refused() {
     let error = engine.step(&Step::default()).unwrap_err();
     assert_eq!(
         (kind(&error), error.to_string().as_str()),
-        (shard_error::Kind::Protocol, "steps are refused before warm-up")
+        (shard_error::Kind::Protocol, "the router sent a command before warm-up, which is a defect of this server")
     );
 }
 
