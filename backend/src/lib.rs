@@ -4,7 +4,7 @@
 //!
 //! | backend | executes |
 //! |---|---|
-//! | `cpu` | on the CPU, operation by operation; the reference for all other backends |
+//! | `cpu` | on the CPU; the reference for `xla` |
 //! | `xla` | on a TPU, an NVIDIA GPU or XLA's CPU: the graphs compiled for the sizes of a few buckets |
 //! | [`MockBackend`] | no model: the next token is arithmetic over all tokens of its row |
 //!
@@ -44,11 +44,11 @@ pub type Progress<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 /// Tokens per block of the KV cache.
 pub const BLOCK_SIZE: usize = 16;
 
-/// A device that can execute the steps of one model.
+/// The execution of one model's steps on the devices of this process.
 ///
-/// A backend owns the states of the model's graphs: the keys and values of tokens, in blocks, and the token history, by
-/// slot and position. Rows are independent: the result of a row does not depend on the other rows of the batch, nor on
-/// how its prompt is split into chunks.
+/// A backend owns the states of the model's graphs: the keys and values of tokens, in blocks, and states by slot, such
+/// as the token history. Rows are independent: apart from rounding, the result of a row does not depend on the other
+/// rows of the batch, nor on how its prompt is split into chunks.
 pub trait Backend: Send {
     /// Returns the bytes of the states that one rank keeps between steps.
     fn state_bytes(&self) -> StateBytes;
@@ -68,9 +68,9 @@ pub trait Backend: Send {
     /// Returns the devices of this process, in the order of their ranks.
     fn devices(&self) -> Vec<DevicePlace>;
 
-    /// Allocates the states and drops earlier ones. Compiles the programs for steps of these sizes. `assignment`
-    /// contains the device id of every rank, including the ranks of other processes. `progress` reports how far the
-    /// compilation is.
+    /// Allocates the states and drops earlier ones. If the backend compiles programs, compiles those for steps of these
+    /// sizes, and `progress` reports how far the compilation is. `assignment` contains the device id of every rank,
+    /// including the ranks of other processes.
     ///
     /// # Errors
     /// When `assignment` gives a rank of this process another device than the one that has the rank's weights, when

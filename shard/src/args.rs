@@ -1,7 +1,7 @@
 //! The command line of a shard. A shard reads its flags and their environment variables only here.
 //!
 //! Entry points: [`ShardArgs`], and [`ModelArgs`], the arguments that the launcher and other commands take too. The
-//! launcher starts a shard with the arguments from [`ShardArgs::to_argv`], which parse to the same values.
+//! launcher starts a shard with the arguments from [`ShardArgs::to_argv`].
 
 use std::ffi::OsString;
 use std::num::NonZero;
@@ -120,7 +120,7 @@ pub enum Dtype {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum KvCacheDtype {
-    /// The type of the weights on the CPU; other devices choose a type.
+    /// On the CPU, the type of the weights before quantization; other devices choose a type.
     #[default]
     Auto,
     /// IEEE single precision.
@@ -135,7 +135,7 @@ pub enum KvCacheDtype {
 
 /// An unknown type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("allowed are auto, f32, f16, bf16 and int8, which takes as little memory as fp8")]
+#[error("allowed are auto, f32, f16, bf16 and int8, which takes about as little memory as fp8")]
 pub struct KvCacheDtypeError;
 
 /// An unsupported type of weights in `--quantize`.
@@ -144,8 +144,8 @@ pub enum QuantizeError {
     /// A format of checkpoint files, which is recognised without the flag.
     #[error("this format of a checkpoint is recognised without the flag; leave it out")]
     OfCheckpoint,
-    /// A quantization of other servers. The value is our quantization of the same size.
-    #[error("this quantization is not supported; use {0}, which makes the weights of any checkpoint as small")]
+    /// A quantization of other servers. The value is our quantization of about the same size.
+    #[error("this quantization is not supported; use {0}, which makes the weights about as small")]
     Instead(Quantize),
     /// A format of files that is not supported.
     #[error("checkpoints in this format are not read; use one in the format gptq, awq or GGUF and leave the flag out")]
@@ -161,7 +161,7 @@ pub enum QuantizeError {
 pub struct ThreadsError;
 
 impl ShardArgs {
-    /// Returns the arguments, without the program's name, that parse to `self`.
+    /// Returns the arguments, without the program's name, that parse to `self` if no environment variable sets a value.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self { model, uds_path, shard, num_shards, devices_per_shard, collective_path, json_output, log_level } =
             self;
@@ -178,7 +178,7 @@ impl ShardArgs {
 }
 
 impl ModelArgs {
-    /// Returns the arguments that parse to `self`.
+    /// Returns the arguments that parse to `self` if no environment variable sets a value.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self {
             model_id,
@@ -331,7 +331,7 @@ mod tests {
         for value in ["fp8_e4m3fn", "fp8_e5m2", "BF16", ""] {
             let error = ShardArgs::try_parse_from(["shard", "--kv-cache-dtype", value]).unwrap_err().to_string();
             assert!(
-                error.contains("allowed are auto, f32, f16, bf16 and int8, which takes as little memory as fp8"),
+                error.contains("allowed are auto, f32, f16, bf16 and int8, which takes about as little memory as fp8"),
                 "{error}"
             );
         }

@@ -3,10 +3,9 @@
 //!
 //! Entry points: [`ShardArgs`], [`run`], [`run_as_process`]. Life of a step: `server` reads a command → `engine` checks
 //! it with `rows` and makes a [`backend::Batch`] → a backend ([`cpu`], [`xla`]) executes the graphs of the model and of
-//! each row's sampler ([`model`]) → `engine` makes the reply → `server` sends it.
+//! the rows' samplers ([`model`]) → `engine` makes the reply → `server` sends it.
 //!
-//! **Invariant**: the shard has no policy. It never chooses which row runs, never ends a sequence, never waits on a
-//! timer.
+//! **Invariant**: the shard has no policy. It never chooses which row runs, and never ends a sequence on its own.
 //! **Invariant**: a model file names no device, and a backend file names no model.
 
 mod args;
@@ -32,21 +31,22 @@ pub struct ShardRunError(#[from] server::ServerError);
 /// Serves one model until the client sends `Leave`.
 ///
 /// # Errors
-/// When the socket cannot be opened, the model cannot be loaded, the device fails, or the client is gone after warm-up.
+/// When the shard ends without `Leave`: for example, the model cannot be loaded, the device fails, or the client is
+/// gone after warm-up.
 pub fn run(args: &ShardArgs) -> Result<(), ShardRunError> {
     Ok(server::run(args)?)
 }
 
-/// The error that a shard with the checked arguments would report.
+/// The reason why a shard with the checked arguments cannot serve.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct CheckError(#[from] engine::EngineError);
 
-/// Checks that a shard with these arguments could serve, as far as that is known before weights are read. `wishes` are
-/// the sizes that the router will request.
+/// Looks for a reason why a shard with these arguments cannot serve, without reading weights. `wishes` are the sizes
+/// that the router will request.
 ///
 /// # Errors
-/// The first error that the shard would report.
+/// The first reason found.
 pub fn check(args: &ShardArgs, wishes: &proto::Warmup) -> Result<(), CheckError> {
     Ok(engine::check(args, wishes)?)
 }
@@ -59,7 +59,7 @@ pub fn run_as_process(args: &ShardArgs, parent_pid: Option<i32>) -> ExitCode {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
         return ExitCode::from(exit_status::CONFIGURATION);
     }
-    // A shard that outlived a killed launcher would keep its device forever.
+    // A shard that outlives a killed launcher could keep its device.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!(%error, "this shard will not end if its parent process is killed");
     }

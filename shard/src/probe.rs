@@ -46,7 +46,7 @@ pub struct NoPluginError {
 }
 
 /// Runs the probes from the index `first` of [`PROBES`] on. `report` is called at the start of each probe, and with
-/// each line of the page.
+/// each line of its results.
 ///
 /// # Errors
 /// When no plugin drives `device`.

@@ -1,9 +1,9 @@
 //! The speed of a model's steps on this processor, without a server, compared with the bounds of the hardware.
 //!
-//! Entry points: [`SpeedArgs`], [`measure`]. A decoding step reads every weight, and all keys and values of its rows,
-//! so memory bandwidth limits its speed. The processor's multiply-adds per second limit the speed of reading a prompt.
-//! Each line of the report shows a speed, and its share of the limit. Speeds are calculated from the median and from
-//! the shortest time of the steps.
+//! Entry points: [`SpeedArgs`], [`measure`]. Reading a prompt is compared with the multiply-adds per second that the
+//! processor can do. Decoding is compared with memory bandwidth, as if each step read every weight once, and all keys
+//! and values of its rows. Shares of these limits are calculated from the median time of the steps, speeds from the
+//! median and from the shortest time.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -37,7 +37,7 @@ pub struct SpeedArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = clap::value_parser!(u32).range(1..))]
     pub rows: Vec<u32>,
 
-    /// Number of prompts to read, and of tokens to generate per sequence
+    /// Number of prompts whose reading is timed, and of decoding steps that are timed for each batch size
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..))]
     pub steps: u32,
 }
@@ -59,14 +59,17 @@ enum Reason {
          --prompt-tokens"
     )]
     TooLong { num_tokens: usize, most: usize },
-    #[error("{0}; bench derives this limit from --rows times --prompt-tokens: lower one of them")]
+    #[error(
+        "{0}; bench derives this limit from the largest of --rows, times the sum of --prompt-tokens and --steps: lower \
+         one of them"
+    )]
     Memory(Box<EngineError>),
     #[error(transparent)]
     Engine(Box<EngineError>),
 }
 
 impl From<EngineError> for Reason {
-    /// Converts the error to one whose message names the flags of `bench`.
+    /// Converts the error. Messages about the length of sequences and the size of the cache name flags of `bench`.
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::BeyondModel { max_total_tokens, max_position_embeddings } => {
@@ -99,10 +102,11 @@ struct Machine {
     weights: WeightType,
 }
 
-/// Loads the model, times its steps, and returns a table. `progress` is called while the model is loaded and warmed up.
+/// Loads the model, times its steps, and returns a report. `progress` is called while the model is loaded and warms
+/// up.
 ///
 /// # Errors
-/// When the model cannot be loaded, or its steps need more memory than the machine has.
+/// When the flags do not fit the model or the machine, the model cannot be loaded, or a step fails.
 pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<String, SpeedError> {
     let start = Instant::now();
     let sequences = Sequences::of(args);
@@ -128,7 +132,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     for num_rows in &args.rows {
         let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
         let seconds = decodes(&mut engine, args, sequences)?;
-        // On average, the contexts of a step contain half of the tokens to generate.
+        // On average, the contexts of a step contain about half of the tokens to generate.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
         let read_gb = weights_gb + num_tokens * kv_bytes_per_token / 1e9;
         let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(machine.bandwidth());
@@ -139,7 +143,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
 }
 
 impl Machine {
-    /// Returns a machine that is measured with the number of threads in `args` and the type of the engine's weights.
+    /// Returns a machine that is measured with the engine's number of threads and type of weights.
     fn of(args: &SpeedArgs, engine: &Engine) -> Result<Self, SpeedError> {
         let num_threads = num_threads(args.model.threads, &Processors::of_process())?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build();
@@ -320,7 +324,7 @@ mod tests {
             assert!(error.contains("at most 1024; lower --prompt-tokens"), "{error}");
         }
         let error = error(&["--prompt-tokens", "900", "--rows", "4000000000"]);
-        assert!(error.contains("--rows times --prompt-tokens: lower one of them"), "{error}");
+        assert!(error.contains("the sum of --prompt-tokens and --steps: lower one of them"), "{error}");
     }
 
     #[test]

@@ -203,9 +203,11 @@ fn a_bad_command_is_answered_and_the_next_one_works() {
     let shard = Shard::start("demo", Device::MOCK);
     let mut client = Client::greeted(&shard.endpoint);
     let error = client.step(prompt(0, &[1])).unwrap_err();
-    assert_eq!((error.kind(), error.message.as_str()), (Kind::Protocol, "steps are refused before warm-up"));
+    let message = "the router sent a command before warm-up, which is a defect of this server";
+    assert_eq!((error.kind(), error.message.as_str()), (Kind::Protocol, message));
     client.warmup();
-    assert_eq!(client.step(decode(5, 0)).unwrap_err().message, "slot 5 is not open");
+    let message = "the router sent a wrong command, which is a defect of this server: slot 5 is not open";
+    assert_eq!(client.step(decode(5, 0)).unwrap_err().message, message);
     let error = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap_err();
     assert_eq!(error.kind(), Kind::Protocol);
     assert!(client.step(prompt(0, &[1])).is_ok());

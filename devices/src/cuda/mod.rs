@@ -11,8 +11,8 @@ use crate::{
     Quantize, Ranks,
 };
 
-/// Either path shows that there is a GPU: the driver's folder with an entry for each GPU, or the device node of the
-/// first GPU, which containers have.
+/// Either path shows that there is a GPU: the driver's folder for GPUs, or the device node of the first GPU, which
+/// containers may have without that folder.
 const PLACES: [&str; 2] = ["proc/driver/nvidia/gpus", "dev/nvidia0"];
 
 /// Chunks of a loop are large, because each iteration launches several kernels and a chunk need not fit into fast

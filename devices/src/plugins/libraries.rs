@@ -31,7 +31,7 @@ pub struct Package {
     /// The paths in the wheel of the files that are needed. Below site-packages and below the plugin's cache folder the
     /// paths are the same.
     pub files: &'static [&'static str],
-    /// The file names of the libraries that the plugin itself opens. Libraries open the others.
+    /// The file names of the libraries that the plugin itself opens.
     pub opened: &'static [&'static str],
     /// True if the plugin opens the libraries only when a process uses several devices.
     pub is_for_several_devices: bool,
@@ -53,15 +53,15 @@ pub struct Driver {
 pub struct DataFile {
     /// The path of the file below each of the folders.
     pub path: &'static str,
-    /// The folders that are searched first, relative to the root.
+    /// The folders that are searched before those near the plugin, relative to the root.
     pub system_folders: &'static [&'static str],
-    /// The folders that are searched next, relative to the plugin's folder.
+    /// The folders that are searched last, relative to the plugin's folder.
     pub folders: &'static [&'static str],
-    /// The flag in the environment variable `XLA_FLAGS` that names another folder, with the equals sign.
+    /// The flag in the environment variable `XLA_FLAGS` that names a folder to search first, with the equals sign.
     pub flag: &'static str,
 }
 
-/// Files that were not found, and the package that contains them.
+/// A file that was not found or not loaded, and the package that contains it.
 struct Missing {
     package: &'static str,
     text: String,
@@ -71,11 +71,11 @@ impl Plugin {
     /// Checks that the plugin in `found` will find the files that it needs in a process that uses `num_devices` devices
     /// of the plugin.
     ///
-    /// `load` loads a library, which is a path, or a file name for the loader to find. Libraries stay loaded: that is
-    /// the only check that includes the libraries which they need themselves.
+    /// `load` loads a library, which is a path, or a file name for the loader to find. Libraries stay loaded.
+    /// Only loading them shows whether the libraries that they need themselves are found.
     ///
     /// # Errors
-    /// [`PluginError::Libraries`], which names every missing file.
+    /// [`PluginError::Libraries`], which names every library that cannot be loaded, and the data file if it is missing.
     pub fn check_libraries(
         &self,
         found: &FoundPlugin,

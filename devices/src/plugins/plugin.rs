@@ -27,7 +27,7 @@ pub struct Plugin {
     pub path_in_wheel: &'static str,
     /// The libraries of other packages that the plugin needs; `None` if it needs only the system's.
     pub libraries: Option<Libraries>,
-    /// An environment variable that names the file of this plugin only. It takes precedence over
+    /// An environment variable that names the file of this plugin, or its folder. It takes precedence over
     /// [`PLUGIN_PATH_VARIABLE`](super::PLUGIN_PATH_VARIABLE).
     pub own_variable: Option<&'static str>,
     /// A sentence about a licence that is not a free software licence, shown when the wheel is fetched.

@@ -1,6 +1,6 @@
-//! The search for a plugin's file. If the user has set the flag or an environment variable, only its path is searched.
-//! If there is no plugin, the search fails. Otherwise fixed places are searched in order, and the first that has the
-//! file wins.
+//! The search for a plugin's file. If the user has set the flag or an environment variable, only its path is searched,
+//! and the search fails if the plugin is not there. Otherwise fixed places are searched in order, and the first that
+//! has the file wins.
 
 use std::cmp::Reverse;
 use std::fmt;

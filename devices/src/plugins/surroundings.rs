@@ -1,4 +1,4 @@
-//! The environment that the search for plugins depends on, read once per process and then passed as a value.
+//! The environment that the search for plugins depends on, as a value.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,12 +19,12 @@ pub struct Surroundings {
     pub variables: BTreeMap<&'static str, OsString>,
     /// The file of the running program, if the system reports it.
     pub executable: Option<PathBuf>,
-    /// The root directory: `/` except in tests.
+    /// The root directory: `/`, unless a test or `plan --sysfs-root` names another.
     pub root: PathBuf,
 }
 
 impl Surroundings {
-    /// Reads the environment of this process. A program should call this function only once and pass the value on.
+    /// Reads the environment of this process.
     pub fn of_process() -> Self {
         let general = ["XDG_CACHE_HOME", "HOME", "VIRTUAL_ENV", XLA_FLAGS, PLUGIN_PATH_VARIABLE];
         let names = general.into_iter().chain(super::all().filter_map(|plugin| plugin.own_variable));

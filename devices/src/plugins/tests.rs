@@ -21,8 +21,8 @@ struct Machine {
 }
 
 impl Machine {
-    /// Creates a machine with these files, all empty, and with environment variables whose values are paths below its
-    /// root. `HOME` is `home`.
+    /// Creates a machine with these files, all empty, and with environment variables whose values are empty, or paths
+    /// below its root. `HOME` is `home`.
     fn new(files: &[&str], variables: Variables<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_path_buf();
@@ -193,7 +193,7 @@ fn the_cache_follows_xdg_and_then_home() {
     }
 }
 
-/// The plugin of GPUs, in the folder that `site` names below the machine's root.
+/// The path of the GPUs' plugin in its wheel.
 const CUDA: &str = "jax_plugins/xla_cuda13/xla_cuda_plugin.so";
 
 #[test]

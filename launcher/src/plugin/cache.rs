@@ -3,11 +3,11 @@
 //!
 //! A plugin without libraries is the file `<file name>`. A plugin with libraries is in the folders that it has in its
 //! wheel, and the libraries are beside it in those that they have in theirs. Libraries are placed before the plugin,
-//! because a reader looks only for the plugin's file.
+//! because a reader that finds the plugin's file expects its libraries.
 //!
 //! The file `<file name>.sha256` names the wheels that contained the files. It is written last, so everything is
 //! complete if all files exist and the hashes in it are the pinned ones. The next fetch overwrites or removes the files
-//! that a killed fetch left.
+//! that a killed fetch left; a folder of downloads stays until a fetch uses pip again.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -42,7 +42,7 @@ pub(crate) struct NewFile {
 
 impl LockedFolder {
     /// Creates the folder `<cache>/<package>-<version>` and locks it, after waiting while another fetch holds the lock.
-    /// The wait ends when the other process ends, even if a signal ends it.
+    /// The wait ends at the latest when the other process ends, even if a signal ends it.
     ///
     /// # Errors
     /// [`FetchError::Cache`] when the folder cannot be created or locked.
@@ -79,8 +79,8 @@ impl LockedFolder {
     }
 
     /// Removes what other versions of this program, or a killed fetch, left of a plugin with libraries. The plugin goes
-    /// first, so that it is never seen without its libraries. A plugin without its folders stays until the new one is
-    /// complete.
+    /// before its libraries, so that it is never seen without them. A folder of downloads stays, and so does a plugin
+    /// without its folders until the new one is complete.
     ///
     /// # Errors
     /// [`FetchError::Cache`] when something cannot be removed.
@@ -196,7 +196,7 @@ impl NewFile {
     pub(crate) fn place(mut self) -> Result<(), FetchError> {
         self.file.set_permissions(Permissions::from_mode(0o644)).map_err(failed("set the mode of", &self.path))?;
         self.file.sync_all().map_err(failed("write", &self.path))?;
-        std::fs::rename(&self.path, &self.destination).map_err(failed("move the plugin to", &self.destination))?;
+        std::fs::rename(&self.path, &self.destination).map_err(failed("move the new file to", &self.destination))?;
         self.is_placed = true;
         let folder = self.destination.parent().unwrap_or(Path::new("/"));
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("write", folder))

@@ -1,4 +1,4 @@
-//! Errors of fetching a plugin. Where the user can do something, the message says what.
+//! Errors of fetching a plugin.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;

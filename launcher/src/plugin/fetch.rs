@@ -56,7 +56,7 @@ impl Fetch {
     /// any case.
     ///
     /// # Errors
-    /// The first failure. The cache then contains no new plugin that counts as complete.
+    /// The first failure.
     pub(crate) fn run(&self) -> Result<(), FetchError> {
         let start = Instant::now();
         let given = self.given()?;

@@ -1,4 +1,4 @@
-//! `plugin list`: every plugin and the packages of its libraries, their pinned versions, and their paths on this
+//! `plugin list`: every plugin and the packages of its libraries, with their pinned versions, sizes and paths on this
 //! machine.
 
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! `text-generation-launcher plugin`: shows the plugins on this machine, and fetches them. It starts no server.
 //!
 //! Entry points: [`PluginArgs`], [`run_as_process`]. `fetch` puts a plugin into the cache: `pip` downloads the pinned
-//! wheels, `wheel` checks and unpacks them, and `cache` owns the folder. `list` prints the table of plugins, which are
-//! declared in [`devices::plugins`]. Results go to stdout, progress and errors to stderr.
+//! wheels unless the user names them, `wheel` checks and unpacks them, and `cache` owns the folder. `list` prints the
+//! table of plugins on stdout. All other lines go to stderr.
 
 mod cache;
 mod error;

@@ -1,4 +1,4 @@
-//! The lines that a fetch writes for the user.
+//! Lines for the user, and the sizes in them.
 
 use std::fmt::Display;
 use std::io::{self, Write};

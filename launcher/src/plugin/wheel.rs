@@ -25,8 +25,8 @@ pub(crate) struct CheckedWheel {
 }
 
 impl CheckedWheel {
-    /// Opens the wheel and looks for its SHA-256 among the pinned ones. The file stays open, so the bytes that were
-    /// checked are the bytes that are unpacked.
+    /// Opens the wheel and looks for its SHA-256 among the pinned ones. The file stays open, so no other file can take
+    /// its place before it is unpacked.
     ///
     /// # Errors
     /// [`FetchError::Wheel`] when the file cannot be read. When no pinned wheel has the hash: [`FetchError::Sha256`] if

@@ -1,8 +1,8 @@
 //! `probe`: tries a device through its plugin, and prints a page to paste into an issue.
 //!
 //! Entry points: [`run_as_process`] starts children with the environment of a shard and prints the page;
-//! [`run_as_child`] runs the probes. A probe that hangs or ends its process costs only its own line: `relay` ends the
-//! child, and starts another one for the next probe.
+//! [`run_as_child`] runs the probes. If a probe hangs, `relay` ends the child. After a probe that hangs or ends its
+//! process, `relay` starts another child for the next probe, unless the others need the one that failed.
 
 mod relay;
 mod surroundings;

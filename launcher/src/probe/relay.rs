@@ -1,4 +1,4 @@
-//! Runs children one after another until each probe has a line, and writes the page.
+//! Runs children one after another until one succeeds or no probe is left to try, and writes the page.
 //!
 //! Entry point: [`Relay::run`]. A child prints an event per line ([`encode`]). The relay ends a child whose probe
 //! exceeds its time limit, because nothing else can stop a call of a plugin that hangs.
@@ -25,7 +25,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// The number of events that may wait to be printed.
 const MAX_WAITING: usize = 64;
 
-/// Writes the page: the lines of the children, and a line for each probe that ended its child.
+/// Writes the page: the lines of the children, and a line for each probe that ended its child or was not tried.
 pub(super) struct Relay<'a> {
     probes: &'a [Probe],
     out: &'a mut dyn Write,
@@ -92,7 +92,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Runs a child that begins with the probe `first`. Returns the probe with which another child should go on, or
-    /// `None` if every probe has a line.
+    /// `None` if no other child should run.
     fn run_child(&mut self, command: &mut Command, first: usize) -> Option<usize> {
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let (mut child, stdout) = match spawned.map(|mut child| (child.stdout.take(), child)) {
@@ -190,8 +190,8 @@ impl Progress {
     }
 }
 
-/// Returns the events that a child prints. The channel ends when the child ends. Lines that are not events go to
-/// stderr.
+/// Returns the events that a child prints. The channel ends with the child's output, or at a line that is not UTF-8.
+/// Other lines that are not events go to stderr.
 fn events_of(stdout: ChildStdout) -> Receiver<ProbeEvent> {
     let (sender, receiver) = sync_channel(MAX_WAITING);
     std::thread::spawn(move || {

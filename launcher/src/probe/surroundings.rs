@@ -1,4 +1,4 @@
-//! The environment of the children: that of a shard which drives all devices of this host.
+//! The environment of the children: that of a shard which drives the devices to try.
 
 use std::path::Path;
 

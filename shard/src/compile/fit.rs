@@ -1,4 +1,4 @@
-//! `fit`: reports whether a model fits on a TPU slice, and if it does not, which flag to change.
+//! `fit`: reports whether a model fits on a TPU slice, and if it does not, what to change.
 //!
 //! Entry point: [`run`]. The largest program of each kind is compiled to find out how much scratch memory it needs; no
 //! program is stored.
@@ -96,7 +96,7 @@ fn report(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures], counts: &[us
     FitReport { text, fits }
 }
 
-/// Returns a sentence that names the flag to change.
+/// Returns a sentence that says what to change.
 fn advice(sizes: &Sizes, max_total_tokens: usize) -> String {
     let missing = sizes.needed() - sizes.memory;
     let excess = format!("does not fit: {:.1} MiB too much", missing as f64 / MIB);

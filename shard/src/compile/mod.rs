@@ -1,8 +1,8 @@
-//! `compile`: compiles every program of a model for a TPU slice, on a machine without TPUs.
+//! `compile`: compiles the programs of a model for a TPU slice, on a machine without TPUs.
 //!
 //! Entry points: [`CompileArgs`], [`run`], and [`fit`] with its [`PlanArgs`]. No weights are read. A server on such a
-//! slice compiles nothing if it has the same limits and the program cache that `compile` has filled. `topology` parses
-//! the names of slices; `table` prints the compiler's statistics.
+//! slice, with the same plugin and settings, takes the programs from the cache that `compile` has filled. `topology`
+//! parses the names of slices; `table` prints the compiler's statistics.
 
 mod fit;
 mod table;
@@ -118,7 +118,7 @@ pub enum CompileError {
         /// The name of the slice.
         topology: String,
     },
-    /// The weights exceed the memory of a device.
+    /// The weights leave no memory of a device for the states.
     #[error(
         "the weights take {} MiB on each of {num_devices} device(s), but a device of {topology} has {} MiB, of which \
          programs take 8 %; choose a slice with more chips{}",
@@ -168,7 +168,7 @@ pub fn run(args: &CompileArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)
 }
 
 impl Plan {
-    /// Reads the model's configuration and chooses the limits, as a server on the slice does.
+    /// Reads the model's configuration, builds the graphs and chooses the limits.
     pub(crate) fn new(args: &PlanArgs) -> Result<Self, CompileError> {
         let ahead = args.open()?;
         let num_devices = ahead.num_devices();
@@ -203,13 +203,13 @@ impl Plan {
         Ok(Self { ahead, graphs, layout, types })
     }
 
-    /// Returns every program that a server needs.
+    /// Returns every program that a server with these limits can need.
     pub(crate) fn programs(&self) -> Result<Vec<Program>, CompileError> {
         self.ahead.programs(&self.graphs, self.layout).map_err(engine_error)
     }
 
-    /// Compiles the programs called `names`, or all programs if `names` is empty. If `cache` is given, the programs are
-    /// written to it.
+    /// Compiles the programs called `names`, or all programs if `names` is empty. If `cache` is given, programs that it
+    /// lacks are written to it, and the others are not compiled again.
     pub(crate) fn compile(
         &self,
         cache: Option<&Path>,

@@ -101,7 +101,8 @@ fn check_kernel(test: &str, config: &serde_json::Value, topologies: &[&str]) {
     });
 }
 
-/// A model of the sizes of Llama, with a small vocabulary, because the minimum that a decoder reads has no table.
+/// A model of the sizes of Llama. The vocabulary is small, because the minimum that a decoder must read does not
+/// contain the table of embeddings.
 fn llama([hidden, intermediate, heads, kv_heads]: [usize; 4]) -> serde_json::Value {
     serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "hidden_size": hidden, "vocab_size": 2048,

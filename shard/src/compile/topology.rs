@@ -1,8 +1,7 @@
 //! Names of TPU slices, and the topology options of libtpu for each.
 //!
-//! Entry point: [`Slice`]. A slice is `generation:shape`, the shape in chips. A program compiled with these options is
-//! the same as one compiled on such a slice. The options are those that libtpu chooses on live hosts. Where we choose
-//! better options, processes on live hosts get these too.
+//! Entry point: [`Slice`]. A slice is `generation:shape`, the shape in chips. The options are those that libtpu chooses
+//! on the hosts of such a slice. Where we choose better options, processes on the hosts get these too.
 
 use pjrt::Value;
 use xla::NamedTopology;
@@ -116,7 +115,8 @@ impl Slice {
     }
 
     /// Returns the shape of the slice's hosts. In a slice of at most 8 chips, it is the largest shape that is not
-    /// larger than the slice; hosts of larger slices have 4 chips (Google Cloud's TPU configurations).
+    /// larger than the slice, or the smallest shape if all are larger; hosts of larger slices have 4 chips (Google
+    /// Cloud's TPU configurations).
     fn host_bounds(&self) -> [usize; 3] {
         if self.dims.iter().product::<usize>() > MAX_CHIPS_OF_A_HOST {
             return [2, 2, 1];

@@ -1,8 +1,9 @@
-//! The checks of a launch before any weight is read: number types, the model's description, and limits that exceed the
-//! model or the machine.
+//! The checks of a launch before any weight is read: settings that the device or the model does not support, and limits
+//! that exceed the model or the machine.
 //!
-//! Entry point: [`check`]. Limits are compared with the host memory that is free before the weights are loaded. Hence a
-//! launch that passes may still fail later, but a launch that would succeed never fails here.
+//! Entry point: [`check`]. The limits of the CPU, and the requested bytes of XLA-CPU's cache, are compared with the
+//! memory that is available before the weights are loaded. Hence a launch that passes may still fail later, but a
+//! launch that fails here would fail later too, unless memory becomes free in the meantime.
 
 use backend::{LocalRanks, MemoryPlan, Processors};
 use devices::plugins::Surroundings;
@@ -17,7 +18,7 @@ use super::load::{Description, check_device, describe, kv_type};
 use super::{EngineError, config_json, num_threads};
 use crate::args::ShardArgs;
 
-/// A stand-in for the memory of a device, which is unknown here: it is large enough for any limits.
+/// A stand-in for the memory of a device, which is unknown here: no limits exceed it.
 const UNKNOWN: MemoryPlan = MemoryPlan { available_bytes: u64::MAX, cache_percent: 100 };
 
 /// Checks the arguments of one shard, and the limits that the router will request from it.

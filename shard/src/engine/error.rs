@@ -1,7 +1,6 @@
 //! The errors of the engine, and the kind that the router receives with each of them.
 //!
-//! Entry point: [`EngineError`]. Messages name the setting, its value and the allowed values. The router's decisions
-//! depend only on the kind.
+//! Entry point: [`EngineError`].
 
 use backend::{BackendError, Fault};
 use collectives::CollectiveError;
@@ -15,7 +14,7 @@ use proto::{MAX_HELD_BACK_TOKENS, ShardError, exit_status};
 use crate::args::KvCacheDtype;
 use crate::rows::RowError;
 
-/// The error of a command, or of loading the model.
+/// The error of a command, of loading the model, or of the checks before.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EngineError {
     #[error(transparent)]
@@ -46,11 +45,11 @@ pub(crate) enum EngineError {
     Threads { asked: usize, available: usize },
     #[error("--shard is {shard}, but must be below --num-shards {num_shards}")]
     NoSuchShard { shard: u32, num_shards: u32 },
-    #[error(transparent)]
+    #[error("the router sent a wrong command, which is a defect of this server: {0}")]
     Row(#[from] RowError),
     #[error(transparent)]
     Backend(#[from] BackendError),
-    #[error("steps are refused before warm-up")]
+    #[error("the router sent a command before warm-up, which is a defect of this server")]
     NotWarm,
     #[error("warm-up has already been done")]
     AlreadyWarm,
@@ -87,16 +86,17 @@ pub(crate) enum EngineError {
     )]
     EosTokens { num_eos_tokens: usize },
     #[error(
-        "slot {slot} would skip its first {num_tokens} tokens, but this model must read them: it has states besides \
-         the KV cache"
+        "the router skips the first {num_tokens} tokens of slot {slot}, which is a defect of this server: this model \
+         must read them, because it has states besides the KV cache"
     )]
     SkippedPrefix { slot: u32, num_tokens: usize },
-    #[error("the logits of slot {slot} contain NaN or infinity")]
+    #[error("the logits of the warm-up in slot {slot} contain NaN or infinity; check the weights and the device")]
     NotFinite { slot: u32 },
 }
 
 impl EngineError {
-    /// True if a step failed midway, which leaves its rows in a state unknown to the shard and the router.
+    /// True for errors of the backend and of graphs. If they end a step midway, neither the shard nor the router knows
+    /// the state of its rows.
     pub(crate) fn leaves_rows_unknown(&self) -> bool {
         matches!(self, Self::Backend(_) | Self::Graph(_))
     }
@@ -108,7 +108,7 @@ impl EngineError {
             Self::Isa(_) => exit_status::CONFIGURATION,
             _ => match self.kind() {
                 Kind::Model | Kind::OutOfMemory => exit_status::CONFIGURATION,
-                // Another rank caused the error, and the process of that rank reports the cause.
+                // Another rank caused the error.
                 Kind::Peer | Kind::Aborted => exit_status::FAILURE,
                 Kind::Unspecified | Kind::Protocol | Kind::Version | Kind::Device | Kind::Internal => {
                     exit_status::DEVICE

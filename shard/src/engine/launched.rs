@@ -28,14 +28,14 @@ pub(crate) struct DeviceClock {
 }
 
 impl LaunchedStep {
-    /// Returns the reply if the device has finished the step. Otherwise the waker of `context` is woken when the step
+    /// Returns the result if the device has finished the step. Otherwise the waker of `context` is woken when the step
     /// may have ended. Steps must end on `clock` in the order of their launches.
     ///
     /// # Errors
     /// When the device failed.
     ///
     /// # Panics
-    /// When called again after it returned the reply.
+    /// When called again after it returned the reply or an error.
     pub(crate) fn poll(
         &mut self,
         clock: &mut DeviceClock,

@@ -1,7 +1,7 @@
 //! The limits of a model's steps, from the client's wishes, the model's maximum and the available memory.
 //!
-//! Entry point: [`choose`], a pure function. `compile` calls the function too, so that it gets the sizes that a server
-//! will have. If no limits are possible, the error names the flag to change.
+//! Entry point: [`choose`], a pure function. `compile` calls the function too, and a launch checks limits with it
+//! before weights are read. If no limits are possible, the error names the setting to change.
 
 use backend::{BLOCK_SIZE, MemoryPlan, StateLayout};
 use model::graph::StateBytes;
@@ -29,7 +29,7 @@ pub(crate) struct LimitInputs {
 /// Returns the limits for the wishes in `warmup`.
 ///
 /// # Errors
-/// When the model or the memory cannot meet the wishes.
+/// When a wish is 0, or the model or the memory cannot meet the wishes.
 pub(crate) fn choose(warmup: &Warmup, facts: &LimitInputs) -> Result<Limits, EngineError> {
     let Warmup {
         max_total_tokens,
@@ -67,8 +67,8 @@ pub(crate) fn choose(warmup: &Warmup, facts: &LimitInputs) -> Result<Limits, Eng
     Ok(Limits { layout, vocab_size: facts.vocab_size, window: facts.window })
 }
 
-/// Returns the minimum number of tokens that the KV cache must hold, so that the longest row can run: all tokens of the
-/// row, or at most the tokens of a window and a block.
+/// Returns the minimum number of tokens that the KV cache must hold, so that the longest row can run: the tokens of the
+/// row, or those of its window and a block if they are fewer.
 fn least_cache_tokens(max_total_tokens: usize, window: Option<usize>) -> usize {
     window.map_or(max_total_tokens, |window| max_total_tokens.min(window.saturating_add(BLOCK_SIZE)))
 }

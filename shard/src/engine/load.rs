@@ -1,4 +1,5 @@
-//! Makes a loaded engine from arguments: reads the config, builds the graphs, and loads the weights on the device.
+//! Makes a loaded engine from arguments: reads the config and, unless the device is `mock`, builds the graphs and loads
+//! the weights on the device.
 //!
 //! Entry point: [`load`], which connects a model to a backend. A model file names no backend, and a backend names no
 //! model file.
@@ -75,7 +76,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let surroundings = Surroundings::of_process();
     let Choice { device, reason } = devices::choose(model.device, model.plugin_path.as_deref(), &surroundings);
     if model.device == Asked::Auto {
-        tracing::info!(%device, reason, "device");
+        tracing::info!(%device, reason, "device chosen automatically");
     }
     check_device(device, args)?;
     let ranks = LocalRanks::of_shard(*shard, *num_shards, *devices_per_shard);
@@ -149,14 +150,14 @@ pub(super) fn describe(
 /// Returns `config.json`, or for a GGUF file an equivalent made from its metadata.
 ///
 /// # Errors
-/// When there is no `config.json`, or the metadata of the GGUF file is not supported.
+/// When `config.json` cannot be read, or the GGUF file is malformed or its metadata is not supported.
 pub(crate) fn config_json(files: &ModelFiles) -> Result<Cow<'static, [u8]>, EngineError> {
     let Some(gguf) = files.gguf()? else { return Ok(files.read(CONFIG_FILE)?) };
     let config = models::gguf_config(&gguf, weights::rope_factors(&gguf)?)?;
     Ok(Cow::Owned(serde_json::Value::Object(config).to_string().into_bytes()))
 }
 
-/// Refuses numbers of ranks and number types that `device` does not support.
+/// Refuses a kind of attention, numbers of ranks, and number types that `device` does not support.
 pub(super) fn check_device(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
     let ModelArgs { quantize, kv_cache_dtype, attention, .. } = args.model;
     device.check_attention(attention)?;
@@ -220,7 +221,8 @@ pub(crate) fn num_threads(asked: Option<NonZero<usize>>, processors: &Processors
     }
 }
 
-/// Returns the type of keys and values on the CPU: as requested, else the type of the weights.
+/// Returns the type of keys and values on the CPU: as requested, else `weights`, the type of the weights before
+/// quantization.
 pub(super) fn kv_type(asked: KvCacheDtype, weights: FloatType) -> KvType {
     match (asked, weights) {
         (KvCacheDtype::F32, _) | (KvCacheDtype::Auto, FloatType::F32) => KvType::F32,

@@ -4,7 +4,8 @@
 //! checked as a whole before anything changes. A step then becomes one batch for the backend, and `wants` makes the
 //! reply from the results. The next step may be launched before the results of the last one are there.
 //!
-//! **Invariant**: there is no policy here. The engine never chooses which row runs, never ends a sequence, never waits.
+//! **Invariant**: there is no policy here. The engine never chooses which row runs, and never ends a sequence on its
+//! own.
 
 mod check;
 mod error;
@@ -49,22 +50,22 @@ pub(crate) struct Engine {
 pub(crate) struct Work {
     /// For each token.
     pub(crate) per_token: u64,
-    /// In addition, for the logits of each row that samples.
+    /// In addition, for each row of logits.
     pub(crate) per_logits: u64,
 }
 
 impl Engine {
-    /// Returns the properties of the model that the router needs.
+    /// Returns the properties of the model that the router can ask for.
     pub(crate) fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// Returns the numbers of multiply-adds of the model on one rank.
+    /// Returns the numbers of multiply-adds in the linear layers of one rank.
     pub(crate) fn work(&self) -> Work {
         self.work
     }
 
-    /// Returns the hash of the settings on which all shards of the model must agree.
+    /// Returns a hash of settings on which all shards of the model must agree.
     pub(crate) fn config_hash(&self) -> u64 {
         self.config_hash
     }
@@ -97,7 +98,8 @@ impl Engine {
     /// rows request.
     ///
     /// # Errors
-    /// When the step is invalid or precedes the warm-up, without any change; and when the device fails.
+    /// When the step is invalid or precedes the warm-up, without any change. When a sampler's graph cannot be built or
+    /// the device fails, the state of rows may be unknown.
     pub(crate) fn launch(&mut self, step: &Step) -> Result<LaunchedStep, EngineError> {
         self.rows.as_ref().ok_or(EngineError::NotWarm)?.check(step)?;
         self.check_openings(step)?;
@@ -124,7 +126,8 @@ impl Engine {
     /// Ends the rows in the slots of `release`.
     ///
     /// # Errors
-    /// When a slot is not open, or the command precedes the warm-up, without any change.
+    /// When a slot does not exist, occurs twice or is not open, or the command precedes the warm-up. Nothing changes
+    /// then.
     pub(crate) fn release(&mut self, release: &Release) -> Result<(), EngineError> {
         let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
         rows.check_release(release)?;

@@ -1,7 +1,6 @@
 //! Warm-up: chooses the limits, allocates the KV cache, and runs a few rows that sample differently.
 //!
-//! Entry point: [`Engine::warmup`]. All slots are free afterwards. The module `limits` chooses the limits; if no limits
-//! are possible, the error names the flag to change.
+//! Entry point: [`Engine::warmup`]. All slots are free afterwards. The module `limits` chooses the limits.
 
 use backend::{BLOCK_SIZE, StateLayout};
 use proto::{Logprobs, Opening, Release, Row, Sample, SamplingParams, Step, StepReply, StepSizes, Warmup, WarmupReply};
@@ -11,15 +10,15 @@ use super::{Engine, EngineError, Progress};
 use crate::rows::{Limits, RowTable};
 
 const PHASE: &str = "warm up";
-/// The length of a warm-up prompt in tokens: more than one block.
+/// The length of a warm-up prompt in tokens, if the limits allow it: more than one block.
 const PROMPT_LEN: usize = BLOCK_SIZE + 1;
 
 impl Engine {
     /// Makes the engine ready for steps. `progress` is called while the backend allocates, and for each warm-up row.
     ///
     /// # Errors
-    /// When the limits cannot be met, the engine is warm already, the backend cannot allocate, or a warm-up step or its
-    /// row fails.
+    /// When the limits cannot be met, the engine is warm already, the backend cannot tell how much memory it has or
+    /// cannot allocate it, or a warm-up step or its row fails.
     pub(crate) fn warmup(&mut self, warmup: &Warmup, progress: &mut Progress<'_>) -> Result<WarmupReply, EngineError> {
         if self.is_warm() {
             return Err(EngineError::AlreadyWarm);
@@ -64,7 +63,7 @@ impl Engine {
     /// Returns the sizes that [`Engine::warmup`] would choose.
     ///
     /// # Errors
-    /// When the limits cannot be met.
+    /// When the limits cannot be met, or the backend cannot tell how much memory it has.
     pub(crate) fn fit(&self, wishes: &Warmup) -> Result<StepSizes, EngineError> {
         Ok(sizes(self.limits(wishes)?.layout))
     }

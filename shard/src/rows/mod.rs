@@ -1,8 +1,8 @@
 //! The rows in the slots, and their blocks in the KV cache. The backend holds the keys and values themselves.
 //!
 //! Entry points: [`RowTable::check`] and [`RowTable::check_release`], which check a whole command and change nothing;
-//! then the methods that execute it. The router decides which rows run and which blocks they get. This module only
-//! checks that the router and the shard agree.
+//! then the methods that execute it. The router decides which rows run and which blocks they get; this module
+//! checks that its commands fit the rows.
 //!
 //! ```text
 //! open ──▶ reads given tokens ──sample──▶ has a sampled token ──read it, sample──▶ … ──release──▶ free
@@ -18,7 +18,7 @@ use proto::{Opening, Release, SamplingError, Step};
 pub(crate) enum RowError {
     #[error("the step has no rows")]
     EmptyStep,
-    #[error("slot {slot} is beyond the {num_slots} slots")]
+    #[error("slot {slot} does not exist: there are {num_slots} slots")]
     SlotRange { slot: u32, num_slots: usize },
     #[error("slot {slot} occurs twice in one command")]
     SlotTwice { slot: u32 },
@@ -26,7 +26,7 @@ pub(crate) enum RowError {
     NotOpen { slot: u32 },
     #[error("slot {slot} is already open")]
     AlreadyOpen { slot: u32 },
-    #[error("slot {slot} is to read the token that it sampled, but has sampled none")]
+    #[error("slot {slot} is to go on from the token that the shard sampled for it, but the shard has sampled none")]
     NothingSampled { slot: u32 },
     #[error("slot {slot} has {expected} tokens in the cache, but the command says {position}")]
     Position { slot: u32, position: u32, expected: usize },
@@ -43,7 +43,7 @@ pub(crate) enum RowError {
     TooLong { slot: u32, num_tokens: usize, max_total_tokens: usize },
     #[error("slot {slot} needs {needed} blocks for {num_tokens} tokens, but its table has {num_blocks}")]
     TableTooShort { slot: u32, num_tokens: usize, needed: usize, num_blocks: usize },
-    #[error("slot {slot} gets block {block}, but there are {num_blocks}")]
+    #[error("slot {slot} gets block {block}, but there are {num_blocks} blocks")]
     BlockRange { slot: u32, block: u32, num_blocks: usize },
     #[error("slot {slot} gets block {block}, which it has already")]
     BlockTwice { slot: u32, block: u32 },
@@ -84,7 +84,7 @@ pub(crate) struct RowTable {
 pub(crate) struct Row {
     /// The number of tokens in the KV cache.
     pub(crate) num_tokens: usize,
-    /// The blocks that hold the tokens, in order of position. The row no longer owns blocks before its window.
+    /// The blocks for the row's tokens, in order of position. Those before its window may belong to other rows.
     pub(crate) block_table: Vec<u32>,
     pub(crate) sampler: RowSampler,
     /// The number of tokens that the row generated before it was preempted. These tokens are the last ones before the

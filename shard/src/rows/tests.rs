@@ -84,7 +84,7 @@ fn check(row: StepRow, expected: &str) {
 #[test]
 fn rows_in_the_wrong_slot() {
     check(first(chunk(2, 0, 16, &[0])), "ok");
-    check(first(chunk(4, 0, 1, &[0])), "slot 4 is beyond the 4 slots");
+    check(first(chunk(4, 0, 1, &[0])), "slot 4 does not exist: there are 4 slots");
     check(first(chunk(1, 0, 1, &[0])), "slot 1 is already open");
     check(chunk(2, 0, 1, &[0]), "slot 2 is not open");
     let bad = opened(first(chunk(2, 0, 1, &[0])), |opening| opening.sampling.as_mut().unwrap().temperature = -1.0);
@@ -163,7 +163,7 @@ fn rows_with_the_wrong_tokens() {
 fn rows_with_the_wrong_blocks() {
     check(chunk(1, 5, 12, &[5]), "ok");
     check(chunk(1, 5, 12, &[]), "slot 1 needs 2 blocks for 17 tokens, but its table has 1");
-    check(chunk(1, 5, 1, &[10]), "slot 1 gets block 10, but there are 10");
+    check(chunk(1, 5, 1, &[10]), "slot 1 gets block 10, but there are 10 blocks");
     check(chunk(1, 5, 1, &[4]), "slot 1 gets block 4, which it has already");
     check(chunk(1, 5, 1, &[6, 6]), "slot 1 gets block 6, which it has already");
 }
@@ -193,7 +193,7 @@ fn rows_that_read_the_token_that_they_sampled() {
     check(decode(0, 16, &[0]), "ok");
     check(decode(0, 17, &[0]), "slot 0 has 16 tokens in the cache, but the command says 17");
     check(decode(0, 16, &[]), "slot 0 needs 2 blocks for 17 tokens, but its table has 1");
-    let nothing = "slot 1 is to read the token that it sampled, but has sampled none";
+    let nothing = "slot 1 is to go on from the token that the shard sampled for it, but the shard has sampled none";
     check(decode(1, 5, &[]), nothing);
     check(first(decode(2, 0, &[0])), &nothing.replace('1', "2"));
     check(decode(3, 0, &[]), "slot 3 is not open");
@@ -221,7 +221,7 @@ fn whole_commands() {
     assert_eq!(release(&[0, 1]), "ok");
     assert_eq!(release(&[0, 0]), "slot 0 occurs twice in one command");
     assert_eq!(release(&[0, 2]), "slot 2 is not open");
-    assert_eq!(release(&[9]), "slot 9 is beyond the 4 slots");
+    assert_eq!(release(&[9]), "slot 9 does not exist: there are 4 slots");
 }
 
 prop_compose! {

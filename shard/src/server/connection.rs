@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use endpoint::Stream;
 use proto::{Command, FrameError, HEADER_BYTES, Reply, frame, reply};
 
-/// A client that does not read its replies within this time counts as gone.
+/// The maximum time of a write to the socket. A client that reads nothing for so long counts as gone.
 const WRITE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The reason why a client can no longer be read from or written to.
@@ -39,7 +39,7 @@ impl Connection {
         Self { stream, buffer: Vec::new() }
     }
 
-    /// Reads the next command without a deadline, because a shard has nothing else to do.
+    /// Reads the next command, without a deadline.
     pub(super) fn read(&mut self) -> Result<Command, ConnectionError> {
         self.stream.set_read_timeout(None)?;
         self.read_frame(None)
@@ -98,7 +98,7 @@ impl Connection {
 }
 
 impl AsFd for Connection {
-    /// The socket. Frames are read from it without a buffer, so it is readable if a command has arrived.
+    /// The socket. No bytes are read before they are needed, so it is readable if a command has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }

@@ -1,9 +1,9 @@
 //! The commands of a client, and the replies to them.
 //!
 //! Entry points: [`refusal`] for the first command, [`converse`] for all later ones. Commands are carried out one at a
-//! time, in the order in which they arrive, and their numbers must be consecutive. A step is launched without waiting
-//! for the step before it, and replies are sent in the order of the commands (`outstanding`). After an error reply the
-//! conversation goes on, unless the error leaves rows in an unknown state.
+//! time, in the order in which they arrive, and their numbers must be consecutive. A step may be launched before
+//! the one before it ends, and replies are sent in the order of the commands (`outstanding`). After an error reply the
+//! conversation goes on, unless the error may have left rows in an unknown state.
 
 use std::os::fd::AsFd as _;
 use std::sync::mpsc;
@@ -24,7 +24,7 @@ use crate::engine::{Engine, EngineError};
 /// The maximum number of progress reports that wait to be sent. If the queue is full, a report is dropped.
 const REPORTS: usize = 16;
 
-/// The reason why a command is refused.
+/// The reason why a command failed.
 pub(super) enum CommandError {
     Protocol(String),
     Engine(EngineError),
@@ -45,7 +45,8 @@ pub(super) fn converse(
         while let Some((sequence_number, result)) = outstanding.pop(&waker) {
             send(connection, sequence_number, result)?;
         }
-        // A step that the socket already holds is launched before the one under way ends.
+        // A step that the socket already holds is launched before the one under way ends, if fewer than the maximum
+        // are under way.
         let may_read = !outstanding.is_full();
         if !outstanding.is_empty() {
             let is_readable = wakeup.wait(may_read.then(|| connection.as_fd())).map_err(ConnectionError::from)?;
@@ -122,8 +123,8 @@ fn send(
     }
 }
 
-/// Makes the reply to a step. Shard 0 replies with the tokens. The other shards reply with the step's fingerprint,
-/// which shows that they have computed the same step.
+/// Makes the reply to a step. Shard 0 replies with the tokens. The replies of other shards have no tokens: the
+/// step's fingerprint shows whether they have computed the same step.
 pub(super) fn step_reply(
     result: Result<StepReply, EngineError>,
     Identity { shard, .. }: Identity,
@@ -162,14 +163,14 @@ fn warm_up(
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
             // An error is ignored here: if the client is gone, sending the final reply fails too, and that error is
-            // reported.
+            // handled.
             let _ = connection.reply(sequence_number, reply::Kind::Progress(progress.clone()));
         }
         work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-/// Replies with an error. Returns `Err` if the error leaves rows in an unknown state.
+/// Replies with an error. Returns `Err` if the error may have left rows in an unknown state, or the client is gone.
 fn refuse(connection: &mut Connection, sequence_number: u64, error: CommandError) -> Result<(), Interruption> {
     let shard_error = match &error {
         CommandError::Protocol(message) => ShardError::new(Kind::Protocol, message),

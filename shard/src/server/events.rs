@@ -2,7 +2,7 @@
 //! model.
 //!
 //! Entry points: [`Event`], [`spawn_acceptor`], [`spawn_loader`], and [`Throttle`] for reports of progress. The queue
-//! is bounded; a client that connects while it is full waits in the socket's backlog.
+//! is bounded; a client that connects while it is full waits.
 
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use super::ServerError;
 use crate::args::ShardArgs;
 use crate::engine::{self, Engine, EngineError};
 
-/// The minimum time between two reports of progress.
+/// The time after which the next report of progress is due.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum time between two replies to the client during warm-up, even if there is no progress.
 pub(super) const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(1);
-/// The size of the queue, which has room for the loader's events and a few clients.
+/// The maximum number of events in the queue.
 const EVENTS: usize = 16;
 
 /// An event for the main thread.
@@ -38,8 +38,8 @@ pub(super) fn channel() -> (SyncSender<Event>, Receiver<Event>) {
     mpsc::sync_channel(EVENTS)
 }
 
-/// Starts the thread that accepts clients. The thread ends with the process, or after the receiver of `events` is
-/// dropped.
+/// Starts the thread that accepts clients. The thread ends with the process, or with the first client after the
+/// receiver of `events` was dropped.
 pub(super) fn spawn_acceptor(listener: Listener, events: SyncSender<Event>) -> Result<(), ServerError> {
     let accept = move || {
         loop {
@@ -64,7 +64,7 @@ pub(super) fn spawn_loader(args: ShardArgs, events: SyncSender<Event>) -> Result
         let mut progress = |phase: &str, done: u64, total: u64| {
             if throttle.is_due(done == total) {
                 telemetry::progress(phase, done, total);
-                // If the queue is full, only this intermediate report is lost.
+                // If the queue is full, this report is lost.
                 let _ = ended.events.try_send(Event::Loading { phase: phase.to_owned(), done, total });
             }
         };
@@ -85,7 +85,7 @@ impl Drop for EndSender {
     }
 }
 
-/// Drops reports that follow too soon after the last one.
+/// Decides which reports of progress are due.
 #[derive(Default)]
 pub(super) struct Throttle {
     last: Option<Instant>,

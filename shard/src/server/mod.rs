@@ -1,9 +1,9 @@
 //! The server of a shard: listens before the model is loaded, carries out commands one at a time, replies in their
-//! order, and ends with its client.
+//! order, and ends when its client leaves.
 //!
-//! Entry point: [`run`]. There are three threads, and a fourth during warm-up. One accepts clients, one loads the model
-//! (`events`), and the main thread handles their events one at a time and talks to the client (`conversation`). The
-//! main thread accesses the model only through [`Engine`].
+//! Entry point: [`run`]. One thread accepts clients, one loads the model (`events`), and the main thread handles their
+//! events one at a time and talks to the client (`conversation`). During warm-up another thread uses the engine. The
+//! model is accessed only through [`Engine`].
 //!
 //! ```text
 //! bind ──▶ accept ─┐
@@ -42,7 +42,7 @@ pub(crate) enum ServerError {
     Thread(std::io::Error),
     #[error("the model cannot be loaded: {0}")]
     Load(Box<EngineError>),
-    #[error("the thread that loads the model panicked")]
+    #[error("the thread that loads the model panicked, which is a defect of this server")]
     LoaderPanicked,
     #[error("the router is gone: {0}")]
     RouterGone(ConnectionError),
@@ -76,7 +76,7 @@ enum Interruption {
     Shard(ServerError),
 }
 
-/// The number of this shard, and the number of all shards of the model.
+/// The index of this shard, and the number of shards of the model.
 #[derive(Clone, Copy)]
 struct Identity {
     shard: u32,
@@ -86,7 +86,8 @@ struct Identity {
 /// Serves until the client leaves.
 ///
 /// # Errors
-/// When the socket cannot be opened, the model cannot be loaded, the device fails, or the client is gone after warm-up.
+/// When the shard ends without `Leave`: for example, the model cannot be loaded, the device fails, or the client is
+/// gone after warm-up.
 pub(crate) fn run(args: &ShardArgs) -> Result<(), ServerError> {
     let (listener, socket_file) = args.uds_path.bind_private()?;
     tracing::info!(address = %args.uds_path, "listening");

@@ -13,7 +13,7 @@ use super::conversation::{CommandError, step_reply};
 use crate::engine::{DeviceClock, LaunchedStep};
 
 /// The maximum number of steps that are launched and not replied to. While the device computes one, the next waits on
-/// it, so the device is never idle between them. More would only make new requests wait longer.
+/// it, which keeps the device busy. More would make new requests wait longer.
 const MAX_STEPS: usize = 2;
 
 /// The replies that are not sent yet.
@@ -53,7 +53,8 @@ impl Outstanding {
         self.replies.push_back((sequence_number, outcome));
     }
 
-    /// Takes the oldest reply, if it is known. Otherwise `waker` is woken when it may be.
+    /// Takes the oldest reply, if it is known. If the oldest command is a step under way, `waker` is woken when the
+    /// step may have ended.
     pub(super) fn pop(&mut self, waker: &Waker) -> Option<(u64, Result<reply::Kind, CommandError>)> {
         let (_, outcome) = self.replies.front_mut()?;
         if let Outcome::Step(step) = outcome {

@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 
-/// The end of the wait for a launched step.
+/// The wait of the main thread, which a launched step can end.
 #[derive(Debug)]
 pub(super) struct Wakeup {
     signal: Arc<Signal>,
@@ -24,7 +24,7 @@ impl Wakeup {
     /// Creates the eventfd.
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
+    /// When the system refuses it, for example because the process has no file descriptor left.
     pub(super) fn new() -> io::Result<Self> {
         let signal = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { signal: Arc::new(Signal(signal)) })
@@ -58,7 +58,7 @@ impl Wake for Signal {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The write fails only if the count overflows. The eventfd is then readable in any case.
+        // If the count would overflow, the write fails, but the eventfd is readable then.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

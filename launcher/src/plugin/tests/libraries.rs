@@ -117,7 +117,8 @@ impl Machine {
         (checked.map_err(|error| error.to_string()), loaded)
     }
 
-    /// Asserts that the cache has all files of the wheels in their folders, and nothing else.
+    /// Asserts that the cache has the pinned files of all wheels in their folders, the lock and the hashes, and nothing
+    /// else.
     fn assert_complete(&self) {
         let files = self.plugin.library_packages().iter().flat_map(|package| package.files.iter().copied());
         let mut expected: BTreeSet<PathBuf> = files.chain([self.plugin.path_in_wheel]).map(PathBuf::from).collect();
@@ -192,7 +193,7 @@ fn a_fetch_that_ends_early_leaves_no_plugin_that_counts() {
     let wheels = machine.path("wheels").display().to_string();
     let copy =
         format!(r#"for word; do :; done; name=$(echo "${{word%%==*}}" | tr - _); cp '{wheels}/'"$name"-* "$dest""#);
-    // The process is killed while it downloads NCCL, when all other libraries are placed.
+    // The download of NCCL fails, when all other libraries are placed.
     write_script(machine.folder.path(), &format!(r#"case "$*" in *nccl*) exit 1;; esac; {copy}"#));
     machine.write_cached("nvidia/cu13/lib/libcublas.so.13");
     machine.write_cached("nvidia/cu13/lib/libnvrtc-builtins.so.12.9");

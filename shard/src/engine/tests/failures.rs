@@ -1,5 +1,5 @@
-//! A row that cannot continue fails alone: the reply contains the failure, and the tokens of other rows have the same
-//! bits as without the failed row.
+//! A row that cannot continue fails alone: the reply contains the failure, and the tokens of other rows are the same as
+//! without the failed row.
 //!
 //! Tested on the CPU with one rank and two, with several types of keys and values, on XLA-CPU and on the mock.
 

@@ -23,7 +23,7 @@ const TOLERANCE: f64 = 2e-4;
 /// 2^-8 add up over layers.
 const SHORT_TOLERANCE: f64 = 0.03;
 
-/// Returns the checkpoints with their names.
+/// Returns the checkpoints with their names; those whose names contain the value of `HILO_TEST_FAMILY`, if it is set.
 fn families() -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(fixture("families")).unwrap();
     let mut families: Vec<(String, PathBuf)> = entries
@@ -97,8 +97,8 @@ fn logits_agree_with_transformers() {
 #[test]
 fn short_floats_are_near() {
     for (name, path) in families() {
-        // A rounded score may choose another expert. Families with experts are tested only with keys and values in f32,
-        // as recorded.
+        // A rounded score may choose another expert. Families with experts are tested here only with keys and values in
+        // f32, as recorded.
         let tolerance = tolerance(true, SHORT_TOLERANCE, 2.0 * SHORT_TOLERANCE);
         let has_experts = name.contains("moe") || name.contains("mixtral");
         let kv_cache_dtypes = [KvCacheDtype::F32, KvCacheDtype::Auto];

@@ -1,5 +1,5 @@
-//! **Invariant**: a row's tokens and log-probabilities have the same bits for all neighbours in the batch, and for all
-//! chunks of its prompt.
+//! **Invariant**: on the CPU, a row's tokens and log-probabilities have the same bits for all neighbours in the batch,
+//! and for all chunks of its prompt.
 //!
 //! The tests compare bits on a tiny Llama, and run random steps on the mock.
 

@@ -68,8 +68,8 @@ fn smaller_types_keep_more_tokens_in_the_same_memory() {
 #[test]
 fn smaller_types_are_near_those_of_transformers() {
     // Tolerances as a share of the largest logit. The rounding error of a number is at most 2^-11 of the number in f16,
-    // and 2^-8 in bf16. In int8 it is at most 2^-8 of the largest number of the head, which is more for most numbers.
-    // Three layers of random weights increase the error sixfold, and twelvefold in int8.
+    // and 2^-8 in bf16. In int8 it is at most 1/254 of the largest number of the head, which is more for most
+    // numbers. Three layers of random weights may increase the error sixfold, and twelvefold in int8.
     let tolerances = [(KvCacheDtype::F16, 3e-3), (KvCacheDtype::Bf16, 2.4e-2), (KvCacheDtype::Int8, 5e-2)];
     for (kv_cache_dtype, tolerance) in tolerances {
         for name in ["tiny-llama-gqa-untied", "tiny-llama3-rope", "tiny-llama-tied"] {

@@ -1,6 +1,6 @@
 //! The limits that the warm-up chooses, and the wishes that it refuses.
 //!
-//! The error of a refused wish must name the flag to change.
+//! The error of a refused wish must name the setting to change.
 
 use devices::{Device, Quantize};
 use proto::{ShardError, Warmup, shard_error::Kind};

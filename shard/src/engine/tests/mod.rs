@@ -1,4 +1,4 @@
-//! Tests of the engine on tiny checkpoints and on the mock: references, independent rows, limits.
+//! Tests of the engine on tiny checkpoints, on the demo model and on the mock.
 //!
 //! Entry point: [`Rig`], a warm engine with the lengths and block tables that the router keeps. `xla` compares XLA-CPU
 //! with the CPU backend.

@@ -185,8 +185,8 @@ fn a_prefix_is_never_skipped() {
     rig.start(0, &prompt, sampling(7));
     let chunk = rig.chunk_after_prefix((0, 1), &prompt, sampling(7), 0);
     let error = rig.engine.step(&Step { rows: vec![chunk] }).unwrap_err();
-    let expected =
-        "slot 1 would skip its first 32 tokens, but this model must read them: it has states besides the KV cache";
+    let expected = "the router skips the first 32 tokens of slot 1, which is a defect of this server: this model must \
+                    read them, because it has states besides the KV cache";
     assert_eq!(error.to_string(), expected);
     assert_eq!(proto::ShardError::from(&error).kind(), proto::shard_error::Kind::Protocol);
 }

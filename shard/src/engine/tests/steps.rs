@@ -26,7 +26,7 @@ fn steps_before_warmup_are_refused() {
     let error = engine.step(&Step::default()).unwrap_err();
     assert_eq!(
         (kind(&error), error.to_string().as_str()),
-        (shard_error::Kind::Protocol, "steps are refused before warm-up")
+        (shard_error::Kind::Protocol, "the router sent a command before warm-up, which is a defect of this server")
     );
 }
 
@@ -38,9 +38,10 @@ fn one_bad_row_leaves_the_others_as_they_were() {
     let good = rig.row(1);
     let bad = Row { slot: 2, ..Row::default() };
     let message = refused(&mut rig.engine, &Step { rows: vec![good.clone(), bad] });
-    assert_eq!(message, "slot 2 is not open");
+    let expected_message = "the router sent a wrong command, which is a defect of this server: slot 2 is not open";
+    assert_eq!(message, expected_message);
     let error = rig.engine.release(&Release { slots: vec![1, 2] }).unwrap_err();
-    assert_eq!(error.to_string(), "slot 2 is not open");
+    assert_eq!(error.to_string(), expected_message);
     let second = tokens(&rig.step(vec![good])).remove(0);
     let made = [first.token_id, second.token_id, rig.next(1).token_id, rig.next(1).token_id];
     assert_eq!(made, expected[..]);
@@ -103,7 +104,7 @@ fn logits_that_are_not_finite_are_a_device_error() {
     let mut engine = load(&args(directory.path().to_str().unwrap(), Device::CPU), &mut |_, _, _| ()).unwrap();
     let error = engine.warmup(&proto::Warmup::default(), &mut |_, _, _| ()).unwrap_err();
     assert_eq!(kind(&error), shard_error::Kind::Device);
-    assert_eq!(error.to_string(), "the logits of slot 0 contain NaN or infinity");
+    assert!(error.to_string().starts_with("the logits of the warm-up in slot 0 contain NaN or infinity"), "{error}");
     assert!(!engine.is_warm());
 }
 

@@ -23,8 +23,8 @@ const TOLERANCES: [(&str, f32); 5] = [
     ("tiny-llama-f16", 0.04),
 ];
 
-/// The same tolerances with int8 weights. XLA's order of sums depends on the processor; on some processors (Zen 4),
-/// more activations are rounded to another integer.
+/// The tolerances with int8 weights, for three of these models. XLA's order of sums depends on the processor; on some
+/// processors (Zen 4), more activations are rounded to another integer.
 const INTEGER_TOLERANCES: [(&str, f32); 3] =
     [("tiny-llama-gqa-untied", 0.1), ("tiny-llama-tied", 0.1), ("tiny-llama-bf16", 0.1)];
 
