@@ -61,6 +61,15 @@ fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
     blocks
 }
 
+/// Returns the number of tokens that a decoding row reads of a context of `context` tokens, in whole blocks. With a
+/// window, the row reads from the start of the block in which the window begins, in whole chunks, so that the number of
+/// blocks can be halved.
+fn reach(context: usize, window: Option<usize>) -> usize {
+    let chunk = DECODE_CHUNK_BLOCKS * BLOCK_SIZE;
+    let of_window = window.map_or(usize::MAX, |window| (window + BLOCK_SIZE).next_multiple_of(chunk));
+    context.next_multiple_of(BLOCK_SIZE).min(of_window)
+}
+
 impl Plan {
     /// Returns the plan of a layer in a program of `sizes`.
     pub(crate) fn new(dims: Heads, sizes: &Sizes, spec: &AttentionSpec) -> Self {
@@ -105,24 +114,13 @@ impl Plan {
             soft_cap,
         }
     }
-}
 
-/// Returns the number of tokens that a decoding row reads of a context of `context` tokens, in whole blocks. With a
-/// window, the row reads from the start of the block in which the window begins.
-fn reach(context: usize, window: Option<usize>) -> usize {
-    let of_window = window.map_or(usize::MAX, |window| window.next_multiple_of(BLOCK_SIZE) + BLOCK_SIZE);
-    context.next_multiple_of(BLOCK_SIZE).min(of_window)
-}
-
-impl Plan {
     /// Returns the score of a key that a query does not see. With a window the score is finite, because a chunk may
     /// contain no key that the query sees.
     pub(super) fn unseen(&self) -> f64 {
         if self.window.is_some() { f64::from(f32::MIN) } else { f64::NEG_INFINITY }
     }
-}
 
-impl Plan {
     /// Returns the number of iterations of the loop in a program that decodes, for rows with these lengths of context.
     /// If the layer has a window, the loop may have fewer.
     pub(crate) fn decode_rounds(&self, contexts: &[usize]) -> usize {

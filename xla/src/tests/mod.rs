@@ -6,6 +6,7 @@
 //! are compared exactly. [`test_of`] does not compile if it names no test for an operation.
 
 mod attention;
+mod caches;
 mod case;
 mod collectives;
 mod compare;
