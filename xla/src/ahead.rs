@@ -73,6 +73,9 @@ pub struct ProgramCost {
     /// The bytes that a decoding program reads and must read if one row's context is long and the others' are short;
     /// `None` for other programs.
     pub mixed_bytes: Option<[u64; 2]>,
+    /// The compiler's estimate of the time, in cycles, with the same assumption; 0 if it has none. Transfers and kernels
+    /// do not count.
+    pub cycles: u64,
     pub collectives: Collectives,
 }
 
@@ -160,7 +163,7 @@ impl AheadOfTime {
         let programs = Programs::new(graphs, layout, self.devices.len(), self.platform.form);
         let buckets = Buckets::new(layout, &self.platform.form);
         let print = |key| programs.print(key).map_err(XlaError::from);
-        Ok(buckets.programs().into_iter().map(print).collect::<Result<_, _>>()?)
+        Ok(programs.keys(&buckets).into_iter().map(print).collect::<Result<_, _>>()?)
     }
 
     /// Compiles `programs` and stores them in the folder `cache`, or nowhere if it is `None`. Programs with a usable
@@ -227,7 +230,7 @@ fn cost(program: &Program, executable: &Executable) -> Result<ProgramCost, XlaEr
     let (format, bytes) = executable.optimized_program().map_err(failed)?;
     let module = HloModule::parse(&format, &bytes);
     let module = module.map_err(|source| XlaError::Hlo { program: program.name.clone(), source: Box::new(source) })?;
-    let read = |reference: Reference| module.reads(reference.attention_rounds.max(1), reference.kernel_share);
+    let read = |reference: Reference| module.reads(reference.assumed);
     let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
     Ok(ProgramCost {
         flops: cost("flops"),
@@ -239,6 +242,7 @@ fn cost(program: &Program, executable: &Executable) -> Result<ProgramCost, XlaEr
         read_bytes: read(program.reference),
         minimum_bytes: program.reference.minimum_bytes,
         mixed_bytes: program.mixed_reference.map(|mixed| [read(mixed), mixed.minimum_bytes]),
+        cycles: module.cycles(program.reference.assumed),
         collectives: module.collectives(),
     })
 }

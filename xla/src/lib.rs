@@ -48,7 +48,7 @@ use error::XlaError;
 pub use platform::Platform;
 pub use probe::{NamedTopology, PROBES, Probe, ProbeEvent, ProbeLine, ProbeOptions, probe};
 pub use program::Program;
-use program::Programs;
+use program::{ProgramKey, Programs};
 use state::{Host, LocalDevice, Model, State};
 use weights::Source;
 
@@ -76,6 +76,8 @@ pub struct XlaBackend {
     devices: Vec<LocalDevice>,
     cache: ProgramCache,
     graphs: ModelGraphs,
+    /// True if [`ProgramKey::LayOutTables`] has run, or is not needed.
+    has_tables_by_rows: bool,
     state: Option<State>,
 }
 
@@ -114,7 +116,17 @@ impl XlaBackend {
         let devices = devices.into_iter().zip(weights).map(local).collect();
         let cache = ProgramCache::new(program_cache);
         let graphs = source.graphs.clone();
-        Ok(Self { platform, client, ranks, _membership: membership, devices, cache, graphs, state: None })
+        Ok(Self {
+            platform,
+            client,
+            ranks,
+            _membership: membership,
+            devices,
+            cache,
+            graphs,
+            has_tables_by_rows: false,
+            state: None,
+        })
     }
 
     /// Checks `assignment`, the device id of each rank: each rank of this process must be on the device that has its
@@ -178,13 +190,23 @@ impl Backend for XlaBackend {
         let buckets = Buckets::new(layout, &self.platform.form);
         let target = Target::of_client(&self.client);
         let compiler = Compiler::new(target, self.platform.compile_options(assignment), self.cache.clone());
-        let keys = buckets.programs();
+        let mut keys = programs.keys(&buckets);
+        keys.retain(|key| !self.has_tables_by_rows || *key != ProgramKey::LayOutTables);
         let texts =
             keys.iter().map(|key| programs.print(*key)).collect::<Result<Vec<_>, _>>().map_err(XlaError::from)?;
         let executables = compiler.compile(&self.client, &texts, progress)?;
         let executables = keys.into_iter().zip(executables).collect();
-        let host = Host { client: &self.client, devices: &self.devices };
-        self.state = Some(State::new(Model { buckets, programs, executables, compiler }, host)?);
+        let mut state = State::new(Model { buckets, programs, executables, compiler }, self.devices.len());
+        if !self.has_tables_by_rows {
+            let host = Host { client: &self.client, devices: &self.devices };
+            let tables = state.lay_out_tables(host)?;
+            for (local, tables) in self.devices.iter_mut().zip(tables) {
+                local.weights.extend(tables);
+            }
+            self.has_tables_by_rows = true;
+        }
+        state.clear(Host { client: &self.client, devices: &self.devices })?;
+        self.state = Some(state);
         Ok(())
     }
 

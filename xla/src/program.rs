@@ -4,6 +4,8 @@
 //! step runs programs of several kinds. So the number of programs to compile is the sum of the numbers of sizes of each
 //! kind, not their product:
 //!
+//! * lay_out_tables takes embedding tables, and returns them row by row. It runs once, and only if a device would
+//!   otherwise store tables column by column.
 //! * clear takes no arguments, and returns the states, all zero.
 //! * decoder takes the states (donated), the packed step and the weights. It returns the states, the last hidden states
 //!   `[rows, hidden]` and the sampler's columns. If rows have several tokens, it also returns all hidden states
@@ -21,13 +23,15 @@ use std::collections::HashMap;
 use backend::{ModelGraphs, StateLayout};
 use devices::{DecodeAttention, DecodeLoop, HeadForm};
 use model::graph::{
-    AttentionSpec, DType, Extent, Graph, GraphError, Op, StateBytes, StateSpec, TOKEN_HISTORY, WeightSpec,
+    AttentionSpec, DType, Dim, Extent, Graph, GraphError, Op, StateBytes, StateSpec, TOKEN_HISTORY, Value, WeightSpec,
 };
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
+use super::bucket::Buckets;
+use super::hlo::Assumed;
 use super::stablehlo::{
-    Combine, Emitter, Heads, Layout, Lowering, Parameter, Plan, RowInputs, SampledInputs, Sizes, Tensor, Type, module,
-    pack_bits, state_type,
+    Combine, Emitter, ExpertPlan, Heads, Layout, Lowering, Parameter, Plan, RowInputs, SampledInputs, Sizes, Tensor,
+    Type, module, pack_bits, state_type,
 };
 use super::step_input::{StepShape, sampled_columns};
 use super::token_input::{TokenInput, TokenSizes};
@@ -49,6 +53,7 @@ const MIXED_CONTEXTS: [usize; 2] = [4096, 256];
 /// A program of a model, by its kind and sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum ProgramKey {
+    LayOutTables,
     Clear,
     Decoder {
         rows: usize,
@@ -85,15 +90,14 @@ pub struct Program {
 /// Statistics of a program, calculated for rows with certain lengths of context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Reference {
-    /// The largest number of iterations of a layer's attention loop; 0 for programs that do not decode.
-    pub(super) attention_rounds: u64,
-    /// The bytes that count as the minimum that the program must read: weights without embedding tables and, for
-    /// decoding programs, the keys and values of the rows' contexts, and the states that a slot has once. 0 for
-    /// programs that neither decode nor sample.
+    /// Assumptions for counting the bytes that the compiled program reads. Loops that count up are those of attention,
+    /// with the largest number of iterations of any layer; loops that count down are those over tiles of experts.
+    /// Kernels are those of attention, whose bytes are compared with contexts of [`REFERENCE_CONTEXT`] tokens.
+    pub(super) assumed: Assumed,
+    /// The bytes that count as the minimum that the program must read: weights without embedding tables and without
+    /// experts that no token chooses and, for decoding programs, the keys and values of the rows' contexts, and the
+    /// states that a slot has once. 0 for programs that neither decode nor sample.
     pub(super) minimum_bytes: u64,
-    /// The bytes that attention kernels read, as a fraction of those with contexts of [`REFERENCE_CONTEXT`] tokens:
-    /// dividend and divisor.
-    pub(super) kernel_share: [u64; 2],
 }
 
 impl Program {
@@ -138,6 +142,8 @@ pub(super) struct Programs {
     kv_dtype: DType,
     /// The states of the model, in the order of the decoder's arguments.
     states: Vec<StateSpec>,
+    /// The embedding tables that programs take row by row, although it is not the device's default.
+    tables: Vec<WeightSpec>,
     hidden_size: usize,
     vocab_size: usize,
 }
@@ -163,9 +169,21 @@ impl Programs {
             blocks_per_row: super::bucket::blocks_per_row(layout.max_total_tokens),
             kv_dtype: form.kv_dtype(graphs),
             states: graphs.states().into_iter().cloned().collect(),
+            tables: form.tables(&graphs.decoder),
             hidden_size: hidden.shape.fixed_len(),
             vocab_size: logits.shape.fixed_len(),
         }
+    }
+
+    /// Returns every program that a server can need.
+    pub(super) fn keys(&self, buckets: &Buckets) -> Vec<ProgramKey> {
+        let tables = if self.tables.is_empty() { None } else { Some(ProgramKey::LayOutTables) };
+        tables.into_iter().chain(buckets.programs()).collect()
+    }
+
+    /// Returns the tables that are the results of [`ProgramKey::LayOutTables`], in order.
+    pub(super) fn tables(&self) -> &[WeightSpec] {
+        &self.tables
     }
 
     /// Returns the states that are the first results of a program and, except for [`ProgramKey::Clear`], its first
@@ -175,7 +193,7 @@ impl Programs {
         match key {
             ProgramKey::Clear | ProgramKey::Decoder { .. } => self.states.iter().collect(),
             ProgramKey::CachedTokens | ProgramKey::Sampler { .. } => self.states.iter().filter(is_history).collect(),
-            ProgramKey::Targets { .. } => Vec::new(),
+            ProgramKey::LayOutTables | ProgramKey::Targets { .. } => Vec::new(),
         }
     }
 
@@ -187,6 +205,12 @@ impl Programs {
     fn state_layout(&self, state: &StateSpec) -> Layout {
         let is_fixed = self.form.lanes > 1 && state.extent == Extent::Token;
         if is_fixed { Layout::RowMajor } else { Layout::Default }
+    }
+
+    /// Returns the layout of a weight's first array, as decoders and samplers take it.
+    fn weight_layout(&self, spec: &WeightSpec) -> Layout {
+        let is_table = self.tables.iter().any(|table| table.name == spec.name);
+        if is_table { Layout::RowMajor } else { Layout::Default }
     }
 
     /// Returns the sizes of a decoder's launch.
@@ -210,6 +234,7 @@ impl Programs {
     /// When the graph of a sampler, or of targets, cannot be built.
     pub(super) fn print(&self, key: ProgramKey) -> Result<Program, GraphError> {
         match key {
+            ProgramKey::LayOutTables => Ok(self.print_lay_out_tables(key)),
             ProgramKey::Clear => Ok(self.print_clear(key)),
             ProgramKey::Decoder { rows, tokens_per_row, context } => {
                 Ok(self.print_decoder(key, Sizes { context, ..self.sizes(rows, tokens_per_row) }))
@@ -218,6 +243,13 @@ impl Programs {
             ProgramKey::Sampler { rows, sampler } => self.print_sampler(key, rows, sampler),
             ProgramKey::Targets { tokens } => self.print_targets(key, tokens),
         }
+    }
+
+    fn print_lay_out_tables(&self, key: ProgramKey) -> Program {
+        let mut signature = Signature::default();
+        let tables = signature.weights(self.tables.iter(), |_| Layout::Default);
+        let tables: Vec<Tensor> = self.tables.iter().map(|spec| tables[&spec.name].clone()).collect();
+        self.finish(key, signature, Emitter::default(), &tables)
     }
 
     fn print_clear(&self, key: ProgramKey) -> Program {
@@ -232,7 +264,7 @@ impl Programs {
         let mut signature = Signature::default();
         let states = self.donated(&mut signature, key);
         let packed = signature.kept(Type::new([shape.len()], DType::I32));
-        let weights = signature.weights(&self.graphs.decoder);
+        let weights = signature.weights(self.graphs.decoder.weights(), |spec| self.weight_layout(spec));
         let mut emitter = Emitter::default();
         let (inputs, columns) = RowInputs::unpack(&mut emitter, &packed, shape);
         let rows = Some(inputs.clone());
@@ -267,7 +299,7 @@ impl Programs {
         let sizes = self.token_sizes(rows);
         let token_inputs = token_inputs.iter().map(|input| signature.kept(Type::new(input.dims(sizes), DType::I32)));
         let token_inputs = token_inputs.collect();
-        let weights = signature.weights(&self.graphs.logits);
+        let weights = signature.weights(self.graphs.logits.weights(), |spec| self.weight_layout(spec));
         let sizes = self.sizes(rows, 1);
         let mut emitter = Emitter::default();
         let sampled = Some(SampledInputs::unpack(&mut emitter, &columns, token_inputs));
@@ -285,7 +317,7 @@ impl Programs {
         let mut signature = Signature::default();
         let hidden = signature.kept(Type::new([tokens, self.hidden_size], DType::F32)); // [tokens, hidden]
         let targets = signature.kept(Type::new([3, TARGETS], DType::I32));
-        let weights = signature.weights(&self.graphs.logits);
+        let weights = signature.weights(self.graphs.logits.weights(), |spec| self.weight_layout(spec));
         let sizes = self.sizes(TARGETS, 1);
         let mut emitter = Emitter::default();
         let [indices, ids, top_n] = [0, 1, 2].map(|row| emitter.row(&targets, row)); // [targets]
@@ -318,7 +350,10 @@ impl Programs {
         let Signature { parameters, weights } = signature;
         let donated = parameters.iter().filter(|parameter| parameter.donated_to.is_some());
         let donated_bytes = donated.map(|parameter| parameter.ty.size_bytes()).sum();
-        let layouts: Vec<Layout> = self.states(key).into_iter().map(|state| self.state_layout(state)).collect();
+        let layouts: Vec<Layout> = match key {
+            ProgramKey::LayOutTables => vec![Layout::RowMajor; self.tables.len()],
+            _ => self.states(key).into_iter().map(|state| self.state_layout(state)).collect(),
+        };
         let text = module(&key.to_string(), self.num_devices, &parameters, emitter, (results, &layouts));
         let (reference, mixed_reference) = self.references(key);
         Program { name: key.to_string(), text, weights, donated_bytes, reference, mixed_reference }
@@ -337,7 +372,11 @@ impl Programs {
             ProgramKey::Sampler { .. } => {
                 (Reference { minimum_bytes: read_weights_bytes(&self.graphs.logits), ..Reference::default() }, None)
             }
-            ProgramKey::Clear | ProgramKey::Decoder { .. } | ProgramKey::CachedTokens | ProgramKey::Targets { .. } => {
+            ProgramKey::Decoder { rows, tokens_per_row, .. } => {
+                let (trips_down, _) = expert_work(&self.graphs.decoder, rows * tokens_per_row);
+                (Reference { assumed: Assumed { trips_down, ..Assumed::ONCE }, minimum_bytes: 0 }, None)
+            }
+            ProgramKey::LayOutTables | ProgramKey::Clear | ProgramKey::CachedTokens | ProgramKey::Targets { .. } => {
                 (Reference::default(), None)
             }
         }
@@ -350,11 +389,14 @@ impl Programs {
         let state_bytes = num_tokens as u64 * per_token + contexts.len() as u64 * per_slot;
         let rounds = attention_layers(&self.graphs.decoder, self.kv_dtype)
             .map(|(heads, spec)| Plan::new(heads, sizes, &spec).decode_rounds(contexts));
-        Reference {
-            attention_rounds: rounds.max().unwrap_or_default() as u64,
-            minimum_bytes: read_weights_bytes(&self.graphs.decoder) + state_bytes,
+        let (expert_tiles, idle_bytes) = expert_work(&self.graphs.decoder, contexts.len());
+        let assumed = Assumed {
+            trips_up: rounds.max().unwrap_or_default().max(1) as u64,
+            trips_down: expert_tiles,
             kernel_share: [num_tokens as u64, (contexts.len() * REFERENCE_CONTEXT) as u64],
-        }
+        };
+        let minimum_bytes = read_weights_bytes(&self.graphs.decoder) - idle_bytes + state_bytes;
+        Reference { assumed, minimum_bytes }
     }
 
     fn sizes(&self, rows: usize, tokens_per_row: usize) -> Sizes {
@@ -390,6 +432,19 @@ impl ProgramForm {
         StateBytes::of(&states, |vector_len| vector_len as u64 * element_bytes)
     }
 
+    /// Returns the embedding tables whose rows do not fill whole vectors. For their types, a TPU's default is to store
+    /// them column by column, and each program that looks up rows would first copy the whole table.
+    fn tables(&self, decoder: &Graph) -> Vec<WeightSpec> {
+        let is_padded = |spec: &&WeightSpec| spec.local_shape().last().is_some_and(|width| width % self.lanes != 0);
+        let mut tables: Vec<WeightSpec> = Vec::new();
+        for spec in decoder.weights().filter(|spec| is_table(decoder, &spec.name)).filter(is_padded) {
+            if tables.iter().all(|known| known.name != spec.name) {
+                tables.push(spec.clone());
+            }
+        }
+        tables
+    }
+
     /// Returns the type of keys and values.
     pub(super) fn kv_dtype(&self, graphs: &ModelGraphs) -> DType {
         let weights = || graphs.decoder.weights().next().map_or(DType::F32, |spec| DType::Float(spec.dtype));
@@ -408,12 +463,19 @@ impl Signature {
         Emitter::argument(self.parameters.len() - 1, ty)
     }
 
-    /// Adds the arrays of the weights of `graph` as arguments, and returns the weights by name.
-    fn weights(&mut self, graph: &Graph) -> HashMap<String, Tensor> {
-        self.weights = graph.weights().cloned().collect();
+    /// Adds the arrays of weights as arguments, and returns the weights by name. `layout` returns the layout of a
+    /// weight's first array.
+    fn weights<'a>(
+        &mut self,
+        specs: impl Iterator<Item = &'a WeightSpec>,
+        layout: impl Fn(&WeightSpec) -> Layout,
+    ) -> HashMap<String, Tensor> {
+        self.weights = specs.cloned().collect();
         let specs = self.weights.clone();
         let tensor = |spec: WeightSpec| {
-            let arrays = weights::arrays(&spec).into_iter().map(|(_, ty)| self.kept(ty));
+            let layouts = std::iter::once(layout(&spec)).chain(std::iter::repeat(Layout::Default));
+            let arrays = weights::arrays(&spec).into_iter().zip(layouts);
+            let arrays = arrays.map(|((_, ty), layout)| self.add(Parameter { layout, ..Parameter::kept(ty) }));
             (spec.name, Tensor::weight(arrays))
         };
         specs.into_iter().map(tensor).collect()
@@ -423,6 +485,7 @@ impl Signature {
 impl std::fmt::Display for ProgramKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::LayOutTables => f.write_str("lay_out_tables"),
             Self::Clear => f.write_str("clear"),
             Self::Decoder { rows, tokens_per_row: 1, context: None } => write!(f, "decode_{rows}"),
             Self::Decoder { rows, tokens_per_row: 1, context: Some(tokens) } => write!(f, "decode_{rows}_of_{tokens}"),
@@ -442,13 +505,35 @@ fn report(emitter: &mut Emitter, outputs: &[Tensor]) -> Tensor {
 
 /// Returns the bytes of all weights except embedding tables, of which only some rows are read.
 fn read_weights_bytes(graph: &Graph) -> u64 {
-    let is_table = |name: &str| {
-        graph.nodes().iter().any(|node| {
-            let table = node.operands.first().map(|table| &graph.node(*table).op);
-            matches!((&node.op, table), (Op::Embedding, Some(Op::Weight(spec))) if spec.name == name)
-        })
+    graph.weights().filter(|spec| !is_table(graph, &spec.name)).map(WeightSpec::local_bytes).sum()
+}
+
+/// True if `graph` looks up rows of the weight `name`.
+fn is_table(graph: &Graph, name: &str) -> bool {
+    graph.nodes().iter().any(|node| {
+        let table = node.operands.first().map(|table| &graph.node(*table).op);
+        matches!((&node.op, table), (Op::Embedding, Some(Op::Weight(spec))) if spec.name == name)
+    })
+}
+
+/// Returns, for a decoder's launch with `num_tokens` tokens, the number of tiles of a layer of experts and the bytes
+/// of all experts that no token chooses, if all experts are chosen equally often.
+fn expert_work(decoder: &Graph, num_tokens: usize) -> (u64, u64) {
+    let local_bytes = |matrix: &Value| match &decoder.node(*matrix).op {
+        Op::Weight(spec) => Some(spec.local_bytes()),
+        _ => None,
     };
-    graph.weights().filter(|spec| !is_table(&spec.name)).map(WeightSpec::local_bytes).sum()
+    let (mut tiles, mut idle_bytes) = (0.0_f64, 0.0_f64);
+    for node in decoder.nodes() {
+        let (Op::Experts(spec), [_, mixture, matrices @ ..]) = (&node.op, node.operands.as_slice()) else { continue };
+        let num_experts = decoder.node(*mixture).shape.fixed_len();
+        let Some(Dim::Fixed(num_here)) = decoder.node(matrices[0]).shape.dims().first() else { continue };
+        let work = ExpertPlan::new(num_tokens, num_experts, *num_here, spec.num_chosen).expected();
+        let bytes: u64 = matrices.iter().filter_map(local_bytes).sum();
+        tiles = tiles.max(work.tiles);
+        idle_bytes += bytes as f64 * (1.0 - work.experts.round() / *num_here as f64);
+    }
+    (tiles.round() as u64, idle_bytes as u64)
 }
 
 /// Returns the heads and the settings of each attention layer of a decoder.

@@ -75,16 +75,32 @@ pub(super) struct LocalDevice {
 }
 
 impl State {
-    /// Returns new states, filled with zeros on the devices.
+    /// Returns the states of `model` on a number of devices, before [`clear`](Self::clear).
+    pub(super) fn new(model: Model, num_devices: usize) -> Self {
+        let devices = std::iter::repeat_with(DeviceState::new).take(num_devices).collect();
+        Self { model, devices, neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default() }
+    }
+
+    /// Returns for each device the tables that programs take row by row, laid out so, by name; none if the default
+    /// layout suits the programs.
+    ///
+    /// # Errors
+    /// When a launch cannot be started.
+    pub(super) fn lay_out_tables(&mut self, host: Host<'_>) -> Result<Vec<Vec<(String, Buffer)>>, XlaError> {
+        if self.model.programs.tables().is_empty() {
+            return Ok(Vec::new());
+        }
+        let results = self.run(ProgramKey::LayOutTables, host.devices.iter().map(|_| Vec::new()).collect(), host)?;
+        let names = || self.model.programs.tables().iter().map(|spec| spec.name.clone());
+        Ok(results.into_iter().map(|tables| names().zip(tables).collect()).collect())
+    }
+
+    /// Creates the states on the devices, filled with zeros.
     ///
     /// # Errors
     /// For example, when a device has too little memory for the states.
-    pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, XlaError> {
-        let mut state =
-            Self { model, devices: Vec::new(), neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default() };
-        state.devices.resize_with(host.devices.len(), DeviceState::new);
-        state.run(ProgramKey::Clear, host.devices.iter().map(|_| Vec::new()).collect(), host)?;
-        Ok(state)
+    pub(super) fn clear(&mut self, host: Host<'_>) -> Result<(), XlaError> {
+        self.run(ProgramKey::Clear, host.devices.iter().map(|_| Vec::new()).collect(), host).map(|_| ())
     }
 
     /// Returns the number of this model's programs that were compiled and not loaded from the cache.
@@ -183,7 +199,7 @@ impl State {
         self.fingerprint = self.fingerprint.number(executable.fingerprint);
         let states: Vec<&str> = self.model.programs.states(key).iter().map(|state| state.name.as_str()).collect();
         for ((arguments, local), device) in arguments.iter_mut().zip(host.devices).zip(&mut self.devices) {
-            // [`ProgramKey::Clear`], which runs first, has no states to take: it creates them.
+            // [`ProgramKey::Clear`] has no states to take: it creates them.
             let donated = states.iter().filter_map(|name| device.remove(*name)).map(Argument::Donate);
             arguments.splice(0..0, donated);
             arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&local.weights[name])));

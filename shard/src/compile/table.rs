@@ -7,7 +7,7 @@ use xla::ProgramFigures;
 
 use super::{Plan, PlanArgs};
 
-const COLUMNS: usize = 11;
+const COLUMNS: usize = 12;
 const HEADINGS: [&str; COLUMNS] = [
     "PROGRAM",
     "SECONDS",
@@ -16,6 +16,7 @@ const HEADINGS: [&str; COLUMNS] = [
     "READ",
     "/ MINIMUM",
     "MIXED",
+    "MCYCLES",
     "TEMP",
     "IN PLACE",
     "CODE",
@@ -68,6 +69,7 @@ fn row(figures: &ProgramFigures) -> [String; COLUMNS] {
         mebibytes(cost.read_bytes as f64),
         ratio([cost.read_bytes, cost.minimum_bytes]).unwrap_or_else(missing),
         cost.mixed_bytes.and_then(ratio).unwrap_or_else(missing),
+        format!("{:.2}", cost.cycles as f64 / 1e6),
         mebibytes(cost.temp_bytes as f64),
         mebibytes(cost.alias_bytes as f64),
         mebibytes(cost.code_bytes as f64),

@@ -4,7 +4,7 @@
 
 use super::HloModule;
 use super::graph::{Computation, Instruction};
-use super::loops::{Flow, flow};
+use super::loops::{Flow, Trips, flow};
 
 /// The start of the names of the computations of TPU fusions that act as a reduce-scatter: an all-reduce of which each
 /// device keeps only its own part.
@@ -61,7 +61,7 @@ fn of_instruction(module: &HloModule, instruction: &Instruction) -> Collectives 
         Flow::Here => of_executed(module, instruction),
         Flow::Call(called) => of_computation(module, called),
         Flow::Loop { body, condition, trips } => {
-            let trips = trips.unwrap_or(1);
+            let trips = if let Trips::Known(trips) = trips { trips } else { 1 };
             let conditions = of_computation(module, condition).times(trips.saturating_add(1));
             of_computation(module, body).times(trips).plus(conditions)
         }

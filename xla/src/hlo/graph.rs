@@ -41,6 +41,8 @@ pub(super) struct Instruction {
     pub(super) is_prefetch: bool,
     /// The target of a custom call; empty for other instructions.
     pub(super) target: String,
+    /// The compiler's estimate of the time of one execution.
+    pub(super) estimated_cycles: Option<u64>,
     /// The bytes that a kernel reads and writes, as the program that calls it says.
     pub(super) stated_bytes: Option<u64>,
 }
@@ -115,6 +117,7 @@ fn link_instruction(proto: &proto::Instruction, operands: Vec<usize>, called: Ve
         known_trip_count: number(&proto.backend_config, &["known_trip_count", "n"]),
         is_prefetch: proto.is_cross_program_prefetch || proto.cross_program_prefetch_index.is_some(),
         target: proto.custom_call_target.clone(),
+        estimated_cycles: number(&proto.backend_config, &["window_config", "estimated_cycles"]),
         stated_bytes: number(&proto.backend_config, &["custom_call_config", "cost_estimate", "bytes_accessed"]),
     }
 }

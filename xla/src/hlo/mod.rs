@@ -4,6 +4,7 @@
 //! are counted: a loop's body once per iteration, a fusion as one instruction. Nothing is run and no time is estimated.
 
 mod collectives;
+mod cycles;
 mod error;
 mod graph;
 mod loops;
@@ -18,6 +19,7 @@ use prost::Message as _;
 pub(crate) use collectives::Collectives;
 pub(crate) use error::HloError;
 use graph::Computation;
+use loops::Trips;
 
 /// A module as `PJRT_Executable_OptimizedProgram` returns it.
 #[derive(Debug)]
@@ -25,6 +27,36 @@ pub(crate) struct HloModule {
     /// Callees come before their callers.
     computations: Vec<Computation>,
     entry: usize,
+}
+
+/// Numbers that are known only at run time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Assumed {
+    /// The number of iterations of each loop that counts up to a number which is computed at run time.
+    pub(crate) trips_up: u64,
+    /// The number of iterations of each loop that counts down to 0 from such a number.
+    pub(crate) trips_down: u64,
+    /// Dividend and divisor of the factor by which the bytes that kernels say they read are multiplied.
+    pub(crate) kernel_share: [u64; 2],
+}
+
+impl Default for Assumed {
+    fn default() -> Self {
+        Self::ONCE
+    }
+}
+
+impl Assumed {
+    /// Each loop runs once, and kernels read the bytes that they say.
+    pub(crate) const ONCE: Self = Self { trips_up: 1, trips_down: 1, kernel_share: [1, 1] };
+
+    fn trips(self, trips: Trips) -> u64 {
+        match trips {
+            Trips::Known(trips) => trips,
+            Trips::Up => self.trips_up,
+            Trips::Down => self.trips_down,
+        }
+    }
 }
 
 impl HloModule {
@@ -51,17 +83,20 @@ impl HloModule {
         Ok(Self { computations, entry })
     }
 
-    /// Returns the bytes that one execution reads from HBM. Each loop whose trip count is known only at run time runs
-    /// `dynamic_trip_count` times.
+    /// Returns the bytes that one execution reads from HBM.
     ///
     /// The sum covers the operands in HBM of the executed instructions that read memory, with the padding of their
     /// layouts. Of several branches the one that reads the most counts. If an instruction reads parts of an operand
     /// (slice, gather) or replaces parts (scatter), only those parts count. Prefetches into the chip's memory count;
     /// reads of their results do not. The data that the first instructions prefetch is fetched again at the end, for
-    /// the next run; only one of the two prefetches counts. A kernel counts with the bytes that it says it reads,
-    /// multiplied by the first number of `kernel_share` and divided by the second.
-    pub(crate) fn reads(&self, dynamic_trip_count: u64, kernel_share: [u64; 2]) -> u64 {
-        reads::Reads { module: self, dynamic_trip_count, kernel_share }.of_computation(self.entry)
+    /// the next run; only one of the two prefetches counts. `assumed` has what only a run would tell.
+    pub(crate) fn reads(&self, assumed: Assumed) -> u64 {
+        reads::Reads { module: self, assumed }.of_computation(self.entry)
+    }
+
+    /// Returns the cycles of one execution, as the compiler estimates them; 0 if it does not.
+    pub(crate) fn cycles(&self, assumed: Assumed) -> u64 {
+        cycles::of_computation(self, self.entry, assumed)
     }
 
     /// Counts the collectives of one execution. The body of a loop whose trip count is known only at run time counts

@@ -3,9 +3,9 @@
 //! Entry point: [`Reads::of_computation`]. To add an instruction that reads only a part of an operand, add an arm to
 //! the match in [`Reads::taken`].
 
-use super::HloModule;
 use super::graph::{Computation, Instruction};
 use super::loops::{Flow, flow};
+use super::{Assumed, HloModule};
 
 /// Instructions that count as reading no memory: they rename, order or generate values.
 const FREE: [&str; 11] = [
@@ -32,10 +32,7 @@ const SPARSE_GATHER: &str = "gather_offload";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reads<'a> {
     pub(super) module: &'a HloModule,
-    /// The trip count that is assumed for loops for which the module has none.
-    pub(super) dynamic_trip_count: u64,
-    /// Dividend and divisor of the factor by which the bytes that kernels say they read are multiplied.
-    pub(super) kernel_share: [u64; 2],
+    pub(super) assumed: Assumed,
 }
 
 impl Reads<'_> {
@@ -52,7 +49,7 @@ impl Reads<'_> {
             Flow::Here if instruction.stated_bytes.is_some() => {
                 let written: u64 = instruction.result.iter().map(|array| array.bytes).sum();
                 let stated = instruction.stated_bytes.unwrap_or(0).saturating_sub(written);
-                stated.saturating_mul(self.kernel_share[0]) / self.kernel_share[1].max(1)
+                stated.saturating_mul(self.assumed.kernel_share[0]) / self.assumed.kernel_share[1].max(1)
             }
             Flow::Here => {
                 let reads = (0..instruction.operands.len()).map(|at| self.of_operand(computation, instruction, at));
@@ -60,7 +57,7 @@ impl Reads<'_> {
             }
             Flow::Call(called) => self.of_computation(called),
             Flow::Loop { body, condition, trips } => {
-                let trips = trips.unwrap_or(self.dynamic_trip_count);
+                let trips = self.assumed.trips(trips);
                 let bodies = self.of_computation(body).saturating_mul(trips);
                 bodies.saturating_add(self.of_computation(condition).saturating_mul(trips.saturating_add(1)))
             }

@@ -65,11 +65,7 @@ impl Emitter {
 
     /// Compares the elements of `a` and `b`. `direction` is `LT`, `LE`, `EQ`, `GE` or `GT`.
     pub(super) fn compare(&mut self, direction: &str, a: &Tensor, b: &Tensor) -> Tensor {
-        let kind = match a.dtype() {
-            DType::Float(_) | DType::F8 => "FLOAT",
-            DType::I4 | DType::I8 | DType::I32 => "SIGNED",
-            DType::U32 | DType::Bool => "UNSIGNED",
-        };
+        let kind = comparison_kind(a.dtype());
         let ty = Type::new(a.dims(), DType::Bool);
         let from = &a.ty;
         self.push(ty, |ty| {
@@ -338,6 +334,21 @@ impl Emitter {
         results.map(|(index, x)| Tensor::new(format!("%{id}#{index}"), x.ty.clone())).collect()
     }
 
+    /// Sorts the pairs of elements of `keys` and `values` along `dim` by key: ascending if the direction is `LT`,
+    /// descending if it is `GT`. Pairs with equal keys keep their order.
+    pub(super) fn sort_pairs(&mut self, (direction, dim): (&str, usize), [keys, values]: [&Tensor; 2]) -> [Tensor; 2] {
+        let id = self.num_values;
+        self.num_values += 1;
+        let [key, value] = [keys, values].map(|x| Type::new([], x.dtype()));
+        let (types, bool) = (format!("{}, {}", keys.ty, values.ty), Type::new([], DType::Bool));
+        let kind = comparison_kind(key.dtype);
+        self.line(&format!(
+            "%{id}:2 = \"stablehlo.sort\"({}) <{{dimension = {dim} : i64, is_stable = true}}> ({{ ^bb0(%a: {key}, %b: {key}, %c: {value}, %d: {value}): %s = stablehlo.compare {direction}, %a, %b, {kind} : ({key}, {key}) -> {bool} stablehlo.return %s : {bool} }}) : ({types}) -> ({types})",
+            names(&[keys, values])
+        ));
+        [0, 1].map(|index: usize| Tensor::new(format!("%{id}#{index}"), [keys, values][index].ty.clone()))
+    }
+
     /// Sums `x` over all devices.
     pub(super) fn all_reduce(&mut self, x: &Tensor, num_devices: usize) -> Tensor {
         let group = self.collective_group(num_devices);
@@ -431,6 +442,15 @@ impl Reduction {
             Self::Max => ("maximum", lowest),
             Self::Min => ("minimum", highest),
         }
+    }
+}
+
+/// Returns the way in which StableHLO compares numbers of a type.
+fn comparison_kind(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Float(_) | DType::F8 => "FLOAT",
+        DType::I4 | DType::I8 | DType::I32 => "SIGNED",
+        DType::U32 | DType::Bool => "UNSIGNED",
     }
 }
 

@@ -1,17 +1,16 @@
 //! Mixtures of experts as StableHLO.
 //!
 //! Entry points: [`route`], [`experts`]. Programs have fixed sizes, and the chosen experts are known only on the
-//! device. If the tokens make fewer choices in total than the device has experts, as when few rows decode, a loop over
-//! the choices reads the matrices of one expert per iteration, which is fewer bytes than all experts have. Otherwise a
-//! loop over the experts reads each expert once and applies it to all tokens, with weight 0 for the tokens that did not
-//! choose it. This needs more arithmetic, but no sorting, no gathered copies of tokens and no limit of tokens per
-//! expert.
+//! device. So a program sorts the choices of all tokens by expert and divides those of each expert into tiles of a
+//! fixed size. Each iteration of a loop takes one tile: it gathers the tokens of the tile, applies the expert to them,
+//! and adds the results to the tokens' sums. Experts that no token chose have no tile, so nobody reads their matrices.
 
 use model::graph::{DType, ExpertsSpec, RouterSpec};
 
-use super::emitter::{Emitter, Reduction};
+use super::emitter::{Combine, Emitter, Reduction};
+use super::expert_plan::ExpertPlan;
 use super::tensor::{Tensor, Type};
-use super::{activation, model_ops, selection};
+use super::{Sizes, activation, model_ops};
 
 /// Returns the weights of experts for scores `[tokens, experts]`, in the same shape: the softmax over all experts for
 /// the `num_chosen` largest of each token, and 0 for the others. If `is_normalised`, the weights of a token are divided
@@ -21,53 +20,68 @@ pub(super) fn route(emitter: &mut Emitter, scores: &Tensor, spec: RouterSpec) ->
     let largest = emitter.broadcast(&largest, &[0], scores.dims()); // [tokens, experts]
     let shifted = emitter.elementwise("subtract", &[scores, &largest]); // [tokens, experts]
     let exponentials = emitter.elementwise("exponential", &[&shifted]); // [tokens, experts]
-    let mut kept = emitter.splat(0.0, scores.ty.clone()); // [tokens, experts]
-    for choice in choices(emitter, &exponentials, spec.num_chosen) {
-        kept = emitter.select(&choice.is_it, &exponentials, &kept); // [tokens, experts]
-    }
+    let [kept, experts] = largest_columns(emitter, &exponentials, spec.num_chosen); // [tokens, chosen]
     let summands = if spec.is_normalised { &kept } else { &exponentials };
     let sum = emitter.reduce(Reduction::Sum, summands, &[1]); // [tokens]
-    let sum = emitter.broadcast(&sum, &[0], scores.dims()); // [tokens, experts]
-    emitter.elementwise("divide", &[&kept, &sum]) // [tokens, experts]
-}
+    let sum = emitter.broadcast(&sum, &[0], kept.dims()); // [tokens, chosen]
+    let weights = emitter.elementwise("divide", &[&kept, &sum]); // [tokens, chosen]
 
-/// One chosen expert of each token.
-struct Choice {
-    /// `[tokens]` i32
-    expert: Tensor,
-    /// `[tokens, experts]`
-    is_it: Tensor,
-}
-
-/// Returns the expert with the largest of the weights `[tokens, experts]` for each token, then the expert with the
-/// second largest, and so on, `num` in total. The weights must not be negative.
-fn choices(emitter: &mut Emitter, weights: &Tensor, num: usize) -> Vec<Choice> {
-    let mut left = weights.clone(); // [tokens, experts]
-    let none = emitter.splat(-1.0, left.ty.clone()); // [tokens, experts]
-    let experts = emitter.iota(1, Type::new(left.dims(), DType::I32)); // [tokens, experts]
-    let mut choices = Vec::with_capacity(num);
-    for _ in 0..num {
-        let expert = selection::arg_max(emitter, &left); // [tokens]
-        let repeated = emitter.broadcast(&expert, &[0], experts.dims()); // [tokens, experts]
-        let is_it = emitter.compare("EQ", &experts, &repeated); // [tokens, experts]
-        left = emitter.select(&is_it, &none, &left); // [tokens, experts]
-        choices.push(Choice { expert, is_it });
+    let column = emitter.iota(1, Type::new(scores.dims(), DType::I32)); // [tokens, experts]
+    let mut mixture = emitter.splat(0.0, scores.ty.clone()); // [tokens, experts]
+    for choice in 0..spec.num_chosen {
+        let [expert, weight] = [&experts, &weights].map(|x| {
+            let one = emitter.slice(x, 1, choice..choice + 1); // [tokens, 1]
+            emitter.broadcast(&one, &[0, 1], scores.dims()) // [tokens, experts]
+        });
+        let is_it = emitter.compare("EQ", &column, &expert); // [tokens, experts]
+        mixture = emitter.select(&is_it, &weight, &mixture); // [tokens, experts]
     }
-    choices
+    mixture
+}
+
+/// Returns the `num` largest elements of each row of x `[rows, n]`, descending, and their columns, i32; both
+/// `[rows, num]`. Among equals, the lowest column comes first.
+fn largest_columns(emitter: &mut Emitter, x: &Tensor, num: usize) -> [Tensor; 2] {
+    let columns = emitter.iota(1, Type::new(x.dims(), DType::I32)); // [rows, n]
+    let sorted = emitter.sort_pairs(("GT", 1), [x, &columns]); // [rows, n]
+    sorted.map(|x| emitter.slice(&x, 1, 0..num)) // [rows, num]
 }
 
 /// Computes the summand that the experts on device `rank` contribute to the result, which is the sum over all devices.
 /// `operands` are those of `Op::Experts`: x, the weights of the experts, and the gate, up and down matrices.
-pub(super) fn experts(emitter: &mut Emitter, operands: &[Tensor], spec: ExpertsSpec, rank: &Tensor) -> Tensor {
+pub(super) fn experts(
+    emitter: &mut Emitter,
+    operands: &[Tensor],
+    spec: ExpertsSpec,
+    (rank, sizes): (&Tensor, &Sizes),
+) -> Tensor {
+    let [x, mixture] = [&operands[0], &operands[1]];
     let experts = Matrices { matrices: [&operands[2], &operands[3], &operands[4]], spec };
-    let [num_tokens, num_here] = [operands[0].dims()[0], operands[2].dims()[0]];
-    let here = emitter.scalar(num_here as f64, DType::I32); // []
-    let first = emitter.elementwise("multiply", &[rank, &here]); // []
-    if num_tokens * spec.num_chosen < num_here {
-        each_choice(emitter, [&operands[0], &operands[1]], &experts, &first)
-    } else {
-        each_expert(emitter, [&operands[0], &operands[1]], &experts, &first)
-    }
+    let plan = ExpertPlan::new(x.dims()[0], mixture.dims()[1], experts.num(), spec.num_chosen);
+    let choices = Choices::of(emitter, mixture, plan, rank);
+    let tiles = choices.tiles(emitter, plan);
+    // A GPU's runtime asks the device after each iteration of a loop whose number of iterations it does not know.
+    let num_tiles = match sizes.context {
+        Some(_) => emitter.scalar(plan.max_tiles() as f64, DType::I32), // []
+        None => tiles.num.clone(),                                      // []
+    };
+    let [zero, one] = [0.0, 1.0].map(|number| emitter.scalar(number, DType::I32)); // []
+    let sum = emitter.splat(0.0, x.ty.clone()); // [tokens, hidden]
+    let mut done = emitter.repeat(
+        &[num_tiles, sum],
+        |emitter, values| emitter.compare("GT", &values[0], &zero),
+        |emitter, values| {
+            let [num_left, sum] = [&values[0], &values[1]];
+            let index = emitter.elementwise("subtract", &[num_left, &one]); // []
+            let Tile { expert, tokens, weights } = choices.tile(emitter, &tiles, &index, plan);
+            let rows = emitter.gather_rows(x, &tokens); // [tile, hidden]
+            let made = experts.apply(emitter, &rows, &expert); // [tile, hidden]
+            let weights = emitter.broadcast(&weights, &[0], made.dims()); // [tile, hidden]
+            let made = emitter.elementwise("multiply", &[&made, &weights]); // [tile, hidden]
+            vec![index, emitter.scatter_rows(sum, &tokens, &made, Combine::Add)]
+        },
+    );
+    done.remove(1) // [tokens, hidden]
 }
 
 /// The gate, up and down matrices of this device's experts. The first dimension of each stack is that of the experts.
@@ -102,86 +116,148 @@ impl Matrices<'_> {
     }
 }
 
-/// Computes this device's summand with a loop over its experts. `first` `[]` is the index of the first one among the
-/// experts of all devices.
-fn each_expert(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matrices<'_>, first: &Tensor) -> Tensor {
-    let num_tokens = x.dims()[0];
-    let [zero, one] = [0.0, 1.0].map(|number| emitter.scalar(number, DType::I32)); // []
-    let end = emitter.scalar(experts.num() as f64, DType::I32); // []
-    let sum = emitter.splat(0.0, x.ty.clone()); // [tokens, hidden]
-    let mut done = emitter.repeat(
-        &[zero.clone(), sum],
-        |emitter, values| emitter.compare("LT", &values[0], &end),
-        |emitter, values| {
-            let [index, sum] = [&values[0], &values[1]];
-            // Experts that are padding have no column. They get the last column instead, but their matrices are zeros.
-            let column = emitter.elementwise("add", &[first, index]); // []
-            let weights = emitter.dynamic_slice(mixture, &[&zero, &column], &[num_tokens, 1]); // [tokens, 1]
-            let weights = emitter.reshape(&weights, &[num_tokens]); // [tokens]
-            let weights = emitter.broadcast(&weights, &[0], x.dims()); // [tokens, hidden]
-            let made = experts.apply(emitter, x, index); // [tokens, hidden]
-            let made = emitter.elementwise("multiply", &[&made, &weights]); // [tokens, hidden]
-            let sum = emitter.elementwise("add", &[sum, &made]); // [tokens, hidden]
-            vec![emitter.elementwise("add", &[index, &one]), sum]
-        },
-    );
-    done.remove(1) // [tokens, hidden]
+/// The choices of all tokens, sorted by expert. Those of other devices' experts come last. A choice is the token's index
+/// times the number of experts that a token chooses, plus the index among the token's choices.
+struct Choices {
+    /// `[2, choices + tile]` i32: the expert's index on this device times the number of choices, plus the choice; and the
+    /// bits of the expert's weight. Behind them is room for the end of the last tile.
+    keys_and_weights: Tensor,
+    /// The number of choices of each of this device's experts, `[experts here]` i32.
+    counts: Tensor,
 }
 
-/// Computes this device's summand with a loop over the choices of all tokens. Choices of other devices' experts have
-/// weight 0.
-fn each_choice(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matrices<'_>, first: &Tensor) -> Tensor {
-    let [num_tokens, hidden_size, num_chosen] = [x.dims()[0], x.dims()[1], experts.spec.num_chosen];
-    let (chosen, weights) = chosen_here(emitter, mixture, experts, first); // [tokens * chosen]
-    let [zero, one] = [0.0, 1.0].map(|number| emitter.scalar(number, DType::I32)); // []
-    let per_token = emitter.scalar(num_chosen as f64, DType::I32); // []
-    let end = emitter.scalar((num_tokens * num_chosen) as f64, DType::I32); // []
-    let sum = emitter.splat(0.0, x.ty.clone()); // [tokens, hidden]
-    let mut done = emitter.repeat(
-        &[zero.clone(), sum],
-        |emitter, values| emitter.compare("LT", &values[0], &end),
-        |emitter, values| {
-            let [choice, sum] = [&values[0], &values[1]];
-            let token = emitter.elementwise("divide", &[choice, &per_token]); // []
-            let row = emitter.dynamic_slice(x, &[&token, &zero], &[1, hidden_size]); // [1, hidden]
-            let expert = emitter.dynamic_slice(&chosen, &[choice], &[1]); // [1]
-            let expert = emitter.reshape(&expert, &[]); // []
-            let weight = emitter.dynamic_slice(&weights, &[choice], &[1]); // [1]
-            let weight = emitter.broadcast(&weight, &[0], &[1, hidden_size]); // [1, hidden]
-            let made = experts.apply(emitter, &row, &expert); // [1, hidden]
-            let made = emitter.elementwise("multiply", &[&made, &weight]); // [1, hidden]
-            let before = emitter.dynamic_slice(sum, &[&token, &zero], &[1, hidden_size]); // [1, hidden]
-            let made = emitter.elementwise("add", &[&before, &made]); // [1, hidden]
-            let sum = emitter.dynamic_update_slice(sum, &made, &[&token, &zero]); // [tokens, hidden]
-            vec![emitter.elementwise("add", &[choice, &one]), sum]
-        },
-    );
-    done.remove(1) // [tokens, hidden]
+/// The tiles of all experts of this device.
+struct Tiles {
+    /// The number of tiles, `[]` i32.
+    num: Tensor,
+    /// For each tile the position of its first choice, times the number of experts here, plus its expert: one number,
+    /// because an iteration then reads one. `[max tiles]` i32
+    starts_and_experts: Tensor,
 }
 
-/// Returns the chosen experts of each token, as indices on this device, and their weights; both `[tokens * chosen]`.
-/// Experts of other devices have index 0 and weight 0.
-fn chosen_here(emitter: &mut Emitter, mixture: &Tensor, experts: &Matrices<'_>, first: &Tensor) -> (Tensor, Tensor) {
-    let [num_tokens, num_chosen] = [mixture.dims()[0], experts.spec.num_chosen];
-    let (mut numbers, mut weights) = (Vec::new(), Vec::new());
-    for Choice { expert, .. } in choices(emitter, mixture, num_chosen) {
-        let weight = model_ops::gather_columns(emitter, mixture, &expert); // [tokens]
-        let first = emitter.broadcast(first, &[], expert.dims()); // [tokens]
-        let number = emitter.elementwise("subtract", &[&expert, &first]); // [tokens]
-        let zero = emitter.splat(0.0, number.ty.clone()); // [tokens]
-        let end = emitter.splat(experts.num() as f64, number.ty.clone()); // [tokens]
-        let is_after = emitter.compare("GE", &number, &zero); // [tokens]
-        let is_before = emitter.compare("LT", &number, &end); // [tokens]
-        let is_here = emitter.elementwise("and", &[&is_after, &is_before]); // [tokens]
-        let nothing = emitter.splat(0.0, weight.ty.clone()); // [tokens]
-        let weight = emitter.select(&is_here, &weight, &nothing); // [tokens]
-        let number = emitter.select(&is_here, &number, &zero); // [tokens]
-        numbers.push(emitter.reshape(&number, &[num_tokens, 1])); // [tokens, 1]
-        weights.push(emitter.reshape(&weight, &[num_tokens, 1])); // [tokens, 1]
+/// One tile: an expert and the tokens that chose it.
+struct Tile {
+    /// `[]` i32
+    expert: Tensor,
+    /// `[tile]` i32. Behind the last token, the number of tokens, which is the index of none.
+    tokens: Tensor,
+    /// `[tile]`
+    weights: Tensor,
+}
+
+impl Choices {
+    /// Returns the choices for the weights `mixture` `[tokens, experts]`.
+    fn of(emitter: &mut Emitter, mixture: &Tensor, plan: ExpertPlan, rank: &Tensor) -> Self {
+        let ExpertPlan { num_here, num_chosen, tile, .. } = plan;
+        let num_choices = plan.num_choices();
+        let [weights, experts] =
+            largest_columns(emitter, mixture, num_chosen).map(|columns| emitter.reshape(&columns, &[num_choices])); // [choices]
+        let local = local_experts(emitter, &experts, num_here, rank); // [choices]
+        let each = [num_choices, num_here];
+        let of_choice = emitter.broadcast(&local, &[0], &each); // [choices, experts here]
+        let expert = emitter.iota(1, of_choice.ty.clone()); // [choices, experts here]
+        let is_it = emitter.compare("EQ", &of_choice, &expert); // [choices, experts here]
+        let is_it = emitter.convert(&is_it, DType::I32); // [choices, experts here]
+        let counts = emitter.reduce(Reduction::Sum, &is_it, &[0]); // [experts here]
+
+        let index = emitter.iota(0, local.ty.clone()); // [choices]
+        let factor = emitter.splat(num_choices as f64, local.ty.clone()); // [choices]
+        let keys = emitter.elementwise("multiply", &[&local, &factor]); // [choices]
+        let keys = emitter.elementwise("add", &[&keys, &index]); // [choices]
+        let weights = emitter.bitcast(&weights, DType::I32); // [choices]
+        let sorted = emitter.sort_pairs(("LT", 0), [&keys, &weights]); // [choices]
+        // Padding has an expert of another device.
+        let padding = [num_here * num_choices, 0];
+        let rows = [0, 1].map(|row: usize| {
+            let padding = emitter.scalar(padding[row] as f64, DType::I32); // []
+            let padded = emitter.pad_last(&sorted[row], &padding, num_choices + tile); // [choices + tile]
+            emitter.reshape(&padded, &[1, num_choices + tile]) // [1, choices + tile]
+        });
+        let keys_and_weights = emitter.concatenate(&[&rows[0], &rows[1]], 0); // [2, choices + tile]
+        Self { keys_and_weights, counts }
     }
-    let [numbers, weights] = [numbers, weights].map(|columns| {
-        let joined = emitter.concatenate(&columns.iter().collect::<Vec<_>>(), 1); // [tokens, chosen]
-        emitter.reshape(&joined, &[num_tokens * num_chosen]) // [tokens * chosen]
-    });
-    (numbers, weights)
+
+    /// Divides the choices of each expert into tiles.
+    fn tiles(&self, emitter: &mut Emitter, plan: ExpertPlan) -> Tiles {
+        let ty = self.counts.ty.clone();
+        let size = emitter.splat(plan.tile as f64, ty.clone()); // [experts here]
+        let almost = emitter.splat((plan.tile - 1) as f64, ty); // [experts here]
+        let tiles = emitter.elementwise("add", &[&self.counts, &almost]); // [experts here]
+        let tiles = emitter.elementwise("divide", &[&tiles, &size]); // [experts here]
+        let num = emitter.reduce(Reduction::Sum, &tiles, &[0]); // []
+        let [end_tile, end] = [&tiles, &self.counts].map(|x| totals(emitter, x)); // [experts here]
+        // If all tiles of an expert had the same distance, tile 0 of all experts would begin at this position.
+        let first = emitter.elementwise("subtract", &[&end, &self.counts]); // [experts here]
+        let first_tile = emitter.elementwise("subtract", &[&end_tile, &tiles]); // [experts here]
+        let before = emitter.elementwise("multiply", &[&first_tile, &size]); // [experts here]
+        let origin = emitter.elementwise("subtract", &[&first, &before]); // [experts here]
+
+        // The expert of a tile is the one whose tiles have begun, but have not ended.
+        let each = [plan.max_tiles(), plan.num_here];
+        let index = emitter.iota(0, Type::new(each, DType::I32)); // [max tiles, experts here]
+        let [first_tile, end_tile, origin] =
+            [&first_tile, &end_tile, &origin].map(|x| emitter.broadcast(x, &[1], &each)); // [max tiles, experts here]
+        let has_begun = emitter.compare("GE", &index, &first_tile); // [max tiles, experts here]
+        let has_more = emitter.compare("LT", &index, &end_tile); // [max tiles, experts here]
+        let is_it = emitter.elementwise("and", &[&has_begun, &has_more]); // [max tiles, experts here]
+        let size = emitter.splat(plan.tile as f64, index.ty.clone()); // [max tiles, experts here]
+        let distance = emitter.elementwise("multiply", &[&index, &size]); // [max tiles, experts here]
+        let start = emitter.elementwise("add", &[&origin, &distance]); // [max tiles, experts here]
+        let num_here = emitter.splat(plan.num_here as f64, index.ty.clone()); // [max tiles, experts here]
+        let start = emitter.elementwise("multiply", &[&start, &num_here]); // [max tiles, experts here]
+        let expert = emitter.iota(1, index.ty.clone()); // [max tiles, experts here]
+        let both = emitter.elementwise("add", &[&start, &expert]); // [max tiles, experts here]
+        // Tiles that no expert has begin behind all choices.
+        let none = emitter.splat((plan.num_choices() * plan.num_here) as f64, both.ty.clone()); // [max tiles, experts here]
+        let both = emitter.select(&is_it, &both, &none); // [max tiles, experts here]
+        Tiles { num, starts_and_experts: emitter.reduce(Reduction::Min, &both, &[1]) }
+    }
+
+    /// Returns the tile at `index` `[]`.
+    fn tile(&self, emitter: &mut Emitter, tiles: &Tiles, index: &Tensor, plan: ExpertPlan) -> Tile {
+        let both = emitter.dynamic_slice(&tiles.starts_and_experts, &[index], &[1]); // [1]
+        let both = emitter.reshape(&both, &[]); // []
+        let num_here = emitter.scalar(plan.num_here as f64, DType::I32); // []
+        let start = emitter.elementwise("divide", &[&both, &num_here]); // []
+        let expert = emitter.elementwise("remainder", &[&both, &num_here]); // []
+        let zero = emitter.scalar(0.0, DType::I32); // []
+        let rows = emitter.dynamic_slice(&self.keys_and_weights, &[&zero, &start], &[2, plan.tile]); // [2, tile]
+        let [keys, weights] = [0, 1].map(|row| emitter.row(&rows, row)); // [tile]
+
+        let num_choices = emitter.splat(plan.num_choices() as f64, keys.ty.clone()); // [tile]
+        let of_key = emitter.elementwise("divide", &[&keys, &num_choices]); // [tile]
+        let choice = emitter.elementwise("remainder", &[&keys, &num_choices]); // [tile]
+        let per_token = emitter.splat(plan.num_chosen as f64, choice.ty.clone()); // [tile]
+        let token = emitter.elementwise("divide", &[&choice, &per_token]); // [tile]
+        let own = emitter.broadcast(&expert, &[], of_key.dims()); // [tile]
+        let is_of_expert = emitter.compare("EQ", &of_key, &own); // [tile]
+        let none = emitter.splat(plan.num_tokens as f64, token.ty.clone()); // [tile]
+        let tokens = emitter.select(&is_of_expert, &token, &none); // [tile]
+        Tile { expert, tokens, weights: emitter.bitcast(&weights, DType::F32) }
+    }
+}
+
+/// Returns the index on this device of each of `experts` `[choices]`, or `num_here` for other devices' experts.
+fn local_experts(emitter: &mut Emitter, experts: &Tensor, num_here: usize, rank: &Tensor) -> Tensor {
+    let rank = emitter.broadcast(rank, &[], experts.dims()); // [choices]
+    let end = emitter.splat(num_here as f64, experts.ty.clone()); // [choices]
+    let zero = emitter.splat(0.0, experts.ty.clone()); // [choices]
+    let first = emitter.elementwise("multiply", &[&rank, &end]); // [choices]
+    let local = emitter.elementwise("subtract", &[experts, &first]); // [choices]
+    let is_after = emitter.compare("GE", &local, &zero); // [choices]
+    let is_before = emitter.compare("LT", &local, &end); // [choices]
+    let is_here = emitter.elementwise("and", &[&is_after, &is_before]); // [choices]
+    emitter.select(&is_here, &local, &end) // [choices]
+}
+
+/// Returns the sum of the elements of x `[n]` up to each element, `[n]`.
+fn totals(emitter: &mut Emitter, x: &Tensor) -> Tensor {
+    let each = [x.dims()[0]; 2];
+    let of_sum = emitter.iota(0, Type::new(each, DType::I32)); // [n, n]
+    let of_summand = emitter.iota(1, of_sum.ty.clone()); // [n, n]
+    let is_summand = emitter.compare("LE", &of_summand, &of_sum); // [n, n]
+    let summands = emitter.broadcast(x, &[1], &each); // [n, n]
+    let none = emitter.splat(0.0, summands.ty.clone()); // [n, n]
+    let summands = emitter.select(&is_summand, &summands, &none); // [n, n]
+    emitter.reduce(Reduction::Sum, &summands, &[1]) // [n]
 }

@@ -118,7 +118,7 @@ impl Lowering {
             Op::Route(spec) => experts::route(emitter, &operands[0], *spec),
             Op::Experts(spec) => {
                 let rank = &self.rows.as_ref().expect("decoders have rows").rank;
-                experts::experts(emitter, operands, *spec, rank)
+                experts::experts(emitter, operands, *spec, (rank, &self.sizes))
             }
             Op::Reshape => {
                 let dims = self.dims(&node.shape);

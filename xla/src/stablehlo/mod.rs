@@ -10,6 +10,7 @@ mod attention;
 mod attention_plan;
 mod chunk_list;
 mod emitter;
+mod expert_plan;
 mod experts;
 mod history;
 mod inputs;
@@ -29,6 +30,7 @@ use model::graph::DType;
 
 pub(super) use attention_plan::{Heads, MAX_CHUNK_BLOCKS, Plan, QUERY_TILE};
 pub(super) use emitter::{Combine, Emitter};
+pub(super) use expert_plan::ExpertPlan;
 pub(super) use inputs::{RowInputs, SampledInputs, Sizes};
 pub(super) use lower::Lowering;
 #[cfg(test)]

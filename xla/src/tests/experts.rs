@@ -1,9 +1,62 @@
 //! Tests of mixtures of experts: the choice of experts on one device, and their results on two.
 
+use std::sync::Arc;
+
+use backend::BLOCK_SIZE;
 use proptest::prelude::*;
 
 use super::collectives::{check, rows_of_one_token};
 use super::*;
+
+/// The sizes of a layer of experts. Each token chooses two experts if there are two.
+#[derive(Debug, Clone, Copy)]
+struct Layer {
+    num_experts: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    rounding: Option<Rounding>,
+}
+
+impl Layer {
+    /// Returns the graph of a rank, and the matrices of the experts.
+    fn graph(self, num_ranks: usize) -> (Arc<Graph>, Vec<WeightSpec>) {
+        let Self { num_experts, hidden_size, intermediate_size, rounding } = self;
+        let num_chosen = num_experts.min(2);
+        let spec = |name: &str, shape: [usize; 3]| WeightSpec {
+            partition: Partition::Column,
+            num_ranks,
+            rounding,
+            ..weight(name, &shape, FloatType::F32)
+        };
+        let specs = vec![
+            spec("gate", [num_experts, intermediate_size, hidden_size]),
+            spec("up", [num_experts, intermediate_size, hidden_size]),
+            spec("down", [num_experts, hidden_size, intermediate_size]),
+        ];
+        let mut graph = Graph::default();
+        let (x, scores) = (tokens(&mut graph, 0, &[hidden_size]), tokens(&mut graph, 1, &[num_experts]));
+        let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised: true }).unwrap();
+        let matrices = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
+        let spec = ExpertsSpec { num_chosen, activation: Activation::Silu };
+        let part = graph.experts([x, mixture], matrices, spec).unwrap();
+        let sum = if num_ranks == 1 { part } else { graph.all_reduce(part).unwrap() };
+        (graph.finish(&[sum]), specs)
+    }
+
+    /// Returns x and the scores of the experts.
+    fn arguments(self, num_rows: usize, numbers: &mut Numbers) -> [Array; 2] {
+        let Self { num_experts, hidden_size, .. } = self;
+        let x = floats(&[num_rows, hidden_size], numbers.short_floats(num_rows * hidden_size));
+        [x, floats(&[num_rows, num_experts], numbers.floats(num_rows * num_experts, 4.0))]
+    }
+
+    fn tolerance(self) -> Tolerance {
+        // The last sums are of products: a weight up to 2, times two of the first sums, which are up to 4 for each
+        // input.
+        let size = (self.hidden_size * self.hidden_size * self.intermediate_size) as f32;
+        Tolerance::Close { relative: 1e-5, absolute: 2e-5 * size }
+    }
+}
 
 proptest! {
     #![proptest_config(cases(5))]
@@ -33,45 +86,40 @@ proptest! {
         Case::plain(graph, num_rows, vec![floats(&[num_rows, num_experts], scores)]).check(&[tolerance]);
     }
 
-    /// With few tokens, an iteration of the device's loop computes one choice; with many tokens, it computes one
-    /// expert.
+    /// With many tokens and few experts, an expert needs several tiles.
     #[test]
     fn experts_of_two_devices(
-        [num_rows, num_experts] in [1..6usize, 2..24usize],
+        num_rows in prop_oneof![1..6usize, 20..60usize],
+        num_experts in 2..24usize,
         [hidden_size, intermediate_size] in prop::array::uniform2(1..20usize),
         rounding in prop::option::of(any_rounding()),
         seed in any::<u64>(),
     ) {
-        let num_chosen = num_experts.min(2);
-        let build = |num_ranks: usize| {
-            let spec = |name: &str, shape: [usize; 3]| WeightSpec {
-                partition: Partition::Column,
-                num_ranks,
-                rounding,
-                ..weight(name, &shape, FloatType::F32)
-            };
-            let specs = vec![
-                spec("gate", [num_experts, intermediate_size, hidden_size]),
-                spec("up", [num_experts, intermediate_size, hidden_size]),
-                spec("down", [num_experts, hidden_size, intermediate_size]),
-            ];
-            let mut graph = Graph::default();
-            let (x, scores) = (tokens(&mut graph, 0, &[hidden_size]), tokens(&mut graph, 1, &[num_experts]));
-            let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised: true }).unwrap();
-            let matrices = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
-            let spec = ExpertsSpec { num_chosen, activation: Activation::Silu };
-            let part = graph.experts([x, mixture], matrices, spec).unwrap();
-            let sum = if num_ranks == 1 { part } else { graph.all_reduce(part).unwrap() };
-            (graph.finish(&[sum]), specs)
-        };
+        let layer = Layer { num_experts, hidden_size, intermediate_size, rounding };
+        let build = |num_ranks: usize| layer.graph(num_ranks);
         let mut numbers = Numbers::new(seed);
-        let x = floats(&[num_rows, hidden_size], numbers.short_floats(num_rows * hidden_size));
-        let scores = floats(&[num_rows, num_experts], numbers.floats(num_rows * num_experts, 4.0));
+        let arguments = layer.arguments(num_rows, &mut numbers);
         let batch = || rows_of_one_token(num_rows, &vec![0; num_rows]);
-        // The last sums are of products: a weight up to 2, times two of the first sums, which are up to 4 for each
-        // input.
-        let size = (hidden_size * hidden_size * intermediate_size) as f32;
-        let tolerance = Tolerance::Close { relative: 1e-5, absolute: 2e-5 * size };
-        check(&build, (batch, [num_rows + 1, 1]), &[x, scores], &mut numbers, &[tolerance]);
+        check(&build, (batch, [num_rows + 1, 1]), &arguments, &mut numbers, &[layer.tolerance()]);
+    }
+
+    /// In programs with a fixed length of context, the loop also runs for tiles without choices.
+    #[test]
+    fn tiles_without_choices_change_nothing(
+        num_rows in prop_oneof![1..6usize, 20..60usize],
+        num_experts in 1..24usize,
+        seed in any::<u64>(),
+    ) {
+        let layer = Layer { num_experts, hidden_size: 6, intermediate_size: 4, rounding: None };
+        let (graph, specs) = layer.graph(1);
+        let mut numbers = Numbers::new(seed);
+        let mut case = Case::plain(graph, num_rows, layer.arguments(num_rows, &mut numbers).into());
+        case.sizes.context = Some(BLOCK_SIZE);
+        let values = |spec: WeightSpec| {
+            let values = numbers.short_floats(spec.shape.iter().product());
+            (spec, values)
+        };
+        case.weights = specs.into_iter().map(values).collect();
+        case.check(&[layer.tolerance()]);
     }
 }

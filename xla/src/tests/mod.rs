@@ -21,6 +21,7 @@ mod rig;
 mod rows;
 mod selection;
 mod slots;
+mod tables;
 mod text;
 mod tokens;
 mod uploads;

@@ -11,7 +11,7 @@ use devices::plugins::testing::{self, plugin_path};
 use pjrt::{Client, CompileOptions, Plugin, Topology, Value};
 use prost::Message as _;
 
-use super::super::{Collectives, HloModule, proto};
+use super::super::{Assumed, Collectives, HloModule, proto};
 
 /// `c + a b`; the result takes over the memory of `c`.
 const MATMUL: &str = "module @matmul { func.func @main(%a: tensor<256x512xbf16>, %b: tensor<512x128xbf16>,
@@ -144,7 +144,7 @@ fn factor_types(module: &proto::Module) -> Vec<[i32; 2]> {
 fn a_matmul_reads_its_arguments() {
     with_libtpu("a_matmul_reads_its_arguments", |plugin| {
         let module = compiled(plugin, "v5e:1x1", &[0], MATMUL);
-        assert_eq!(module.reads(1, [1, 1]), MATMUL_BYTES);
+        assert_eq!(module.reads(Assumed::ONCE), MATMUL_BYTES);
         assert_eq!(module.collectives(), Collectives::default());
     });
 }
@@ -156,7 +156,7 @@ fn integers_are_read_and_multiplied_as_integers() {
         for topology in ["v5e:1x1", "v6e:1x1"] {
             let (format, bytes) = optimised(plugin, topology, &[0], INT8_MATMUL);
             assert_eq!(
-                HloModule::parse(&format, &bytes).expect("readable").reads(1, [1, 1]),
+                HloModule::parse(&format, &bytes).expect("readable").reads(Assumed::ONCE),
                 INT8_MATMUL_BYTES,
                 "{topology}"
             );
@@ -170,7 +170,7 @@ fn integers_are_read_and_multiplied_as_integers() {
 fn a_loop_reads_the_blocks_it_gathers() {
     with_libtpu("a_loop_reads_the_blocks_it_gathers", |plugin| {
         let module = compiled(plugin, "v5e:1x1", &[0], GATHER_LOOP);
-        let [none, one, ten] = [0, 1, 10].map(|trips| module.reads(trips, [1, 1]));
+        let [none, one, ten] = [0, 1, 10].map(|trips| module.reads(Assumed { trips_up: trips, ..Assumed::ONCE }));
         assert_eq!(ten - none, 10 * (one - none));
         // The table of blocks is read whole, 4 rows padded to 128 lanes; the other bytes are counters.
         let (blocks, table) = (4 * 16 * 128 * 2, 4 * 128 * 4);
@@ -184,7 +184,7 @@ fn a_scatter_in_place_reads_its_updates() {
     with_libtpu("a_scatter_in_place_reads_its_updates", |plugin| {
         let module = compiled(plugin, "v5e:1x1", &[0], SCATTER);
         // The reads are the rows, the rows that they replace, and the indices, 2 rows padded to 128 lanes.
-        assert_eq!(module.reads(1, [1, 1]), 2 * 8 * 128 * 2 + 2 * 128 * 4);
+        assert_eq!(module.reads(Assumed::ONCE), 2 * 8 * 128 * 2 + 2 * 128 * 4);
     });
 }
 
@@ -206,7 +206,7 @@ fn modules_of_xla_cpu_are_read() {
         HloModule::parse(&format, &bytes).expect("readable")
     };
     // The compiler may write the product to memory, from which the addition reads it.
-    let reads = compiled(&[0], MATMUL).reads(1, [1, 1]);
+    let reads = compiled(&[0], MATMUL).reads(Assumed::ONCE);
     assert!((MATMUL_BYTES..=MATMUL_BYTES + 256 * 128 * 4).contains(&reads), "{reads}");
     let counts = compiled(&[0, 1, 2, 3], COLLECTIVES).collectives();
     assert_eq!(counts, Collectives { all_reduce: 12, all_gather: 1, ..Collectives::default() });

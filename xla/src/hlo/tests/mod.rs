@@ -5,6 +5,7 @@
 
 mod collectives;
 mod compiled;
+mod cycles;
 mod parsing;
 mod reads;
 

@@ -2,7 +2,7 @@
 
 use prost::Message as _;
 
-use super::super::{HloModule, proto, shape};
+use super::super::{Assumed, HloModule, proto, shape};
 use super::{
     BF16, F32, S4, TUPLE, VMEM, array, calling, computation, f32s, in_memory, instruction, module_proto, tuple,
 };
@@ -16,9 +16,9 @@ fn copy_of_parameter() -> proto::Module {
 fn both_formats_are_read() {
     let module = copy_of_parameter();
     let parsed = HloModule::parse("hlo", &module.encode_to_vec()).unwrap();
-    assert_eq!(parsed.reads(0, [1, 1]), 1024);
+    assert_eq!(parsed.reads(Assumed::default()), 1024);
     let bytes = proto::ModuleWithConfig { hlo_module: Some(module) }.encode_to_vec();
-    assert_eq!(HloModule::parse("hlo_with_config", &bytes).unwrap().reads(0, [1, 1]), 1024);
+    assert_eq!(HloModule::parse("hlo_with_config", &bytes).unwrap().reads(Assumed::default()), 1024);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Counts of the bytes read, with one small module for each rule. An f32 element has 4 bytes.
 
-use super::super::proto;
+use super::super::{Assumed, proto};
 use super::{
     S32, VMEM, array, calling, computation, constant, f32s, in_memory, instruction, loop_parts, module, parameter,
     tuple,
@@ -8,7 +8,7 @@ use super::{
 
 /// Returns the bytes read by a module whose only computation consists of `instructions`.
 fn reads(instructions: Vec<proto::Instruction>) -> u64 {
-    module(vec![computation(9, instructions)]).reads(1, [1, 1])
+    module(vec![computation(9, instructions)]).reads(Assumed::ONCE)
 }
 
 /// Returns the bytes read by a module that only applies a fusion to arrays of 1000 and 8 elements. `inside` are the
@@ -16,7 +16,7 @@ fn reads(instructions: Vec<proto::Instruction>) -> u64 {
 fn fusion_reads(inside: Vec<proto::Instruction>) -> u64 {
     let fusion = calling(instruction(3, "fusion", f32s(10), &[1, 2]), &[1]);
     let entry = vec![parameter(1, 0, f32s(1000)), parameter(2, 1, f32s(8)), fusion];
-    module(vec![computation(1, inside), computation(9, entry)]).reads(1, [1, 1])
+    module(vec![computation(1, inside), computation(9, entry)]).reads(Assumed::ONCE)
 }
 
 #[test]
@@ -47,7 +47,8 @@ fn a_kernel_reads_what_its_program_says() {
     let config = r#"{"custom_call_config": {"cost_estimate": {"bytes_accessed": 100}}}"#;
     let call = instruction(3, "custom-call", f32s(10), &[1]);
     let call = proto::Instruction { backend_config: config.as_bytes().to_vec(), ..call };
-    let half = module(vec![computation(9, vec![parameter(1, 0, f32s(1000)), call])]).reads(1, [1, 2]);
+    let half = module(vec![computation(9, vec![parameter(1, 0, f32s(1000)), call])])
+        .reads(Assumed { kernel_share: [1, 2], ..Assumed::ONCE });
     assert_eq!(half, 30);
 }
 
@@ -117,7 +118,10 @@ fn fusions_in_fusions_are_followed() {
     let inner = vec![parameter(1, 0, f32s(1000)), instruction(2, "slice", f32s(10), &[1])];
     let outer = vec![parameter(1, 0, f32s(1000)), calling(instruction(2, "fusion", f32s(10), &[1]), &[1])];
     let entry = vec![parameter(1, 0, f32s(1000)), calling(instruction(2, "fusion", f32s(10), &[1]), &[2])];
-    assert_eq!(module(vec![computation(1, inner), computation(2, outer), computation(9, entry)]).reads(1, [1, 1]), 40);
+    assert_eq!(
+        module(vec![computation(1, inner), computation(2, outer), computation(9, entry)]).reads(Assumed::ONCE),
+        40
+    );
 }
 
 #[test]
@@ -129,7 +133,7 @@ fn layouts_in_fusions_are_seen_through() {
         let middle = computation(2, vec![parameter(1, 0, f32s(1000)), parameter(2, 1, f32s(8)), inner, slice]);
         let outer = calling(instruction(3, "fusion", f32s(10), &[1, 2]), &[2]);
         let entry = vec![parameter(1, 0, f32s(1000)), parameter(2, 1, f32s(8)), outer];
-        module(vec![laid_out, middle, computation(9, entry)]).reads(1, [1, 1])
+        module(vec![laid_out, middle, computation(9, entry)]).reads(Assumed::ONCE)
     };
     assert_eq!(with("copy"), 40 + 32);
     assert_eq!(with("negate"), 4000 + 32);
@@ -155,7 +159,7 @@ fn slices_that_run_beside_others_take_parts() {
     let start = calling(instruction(2, "async-start", shape, &[1]), &[1]);
     let done = calling(instruction(3, "async-done", in_memory(VMEM, f32s(10)), &[2]), &[1]);
     let entry = vec![parameter(1, 0, f32s(1000)), start, done];
-    assert_eq!(module(vec![computation(1, slice), computation(9, entry)]).reads(1, [1, 1]), 40);
+    assert_eq!(module(vec![computation(1, slice), computation(9, entry)]).reads(Assumed::ONCE), 40);
 }
 
 #[test]
@@ -203,12 +207,33 @@ fn loops_count_their_trips() {
         let looping = proto::Instruction { backend_config: backend_config.into(), ..looping };
         let mut computations = loop_parts(&carried, bound, body);
         computations.push(computation(9, vec![parameter(1, 0, carried.clone()), looping]));
-        module(computations).reads(dynamic, [1, 1])
+        module(computations).reads(Assumed { trips_up: dynamic, ..Assumed::ONCE })
     };
     assert_eq!(counts(Some(12), 5, ""), 12 * 4000 + 13 * 4, "the bound is a constant");
     assert_eq!(counts(None, 5, ""), 5 * 4000 + 6 * 4, "only the caller knows");
     assert_eq!(counts(None, 5, r#"{"known_trip_count":{"n":"7"},"other":[]}"#), 7 * 4000 + 8 * 4);
     assert_eq!(counts(None, u64::MAX, ""), u64::MAX);
+}
+
+#[test]
+fn loops_that_count_down_have_their_own_number_of_trips() {
+    let carried = tuple(vec![array(S32, &[]), array(S32, &[]), f32s(1000)]);
+    let counts = |bound: i32| {
+        let body = vec![
+            parameter(1, 0, carried.clone()),
+            instruction(2, "get-tuple-element", f32s(1000), &[1]),
+            instruction(3, "negate", f32s(1000), &[2]),
+            instruction(4, "tuple", carried.clone(), &[1, 1, 3]),
+        ];
+        let mut computations = loop_parts(&carried, Some(bound), body);
+        let compare = computations[0].instructions.last_mut().unwrap();
+        compare.comparison_direction = "GT".to_owned();
+        let looping = calling(instruction(2, "while", carried.clone(), &[1]), &[2, 1]);
+        computations.push(computation(9, vec![parameter(1, 0, carried.clone()), looping]));
+        module(computations).reads(Assumed { trips_up: 3, trips_down: 5, ..Assumed::ONCE })
+    };
+    assert_eq!(counts(0), 5 * 4000 + 6 * 4);
+    assert_eq!(counts(1), 3 * 4000 + 4 * 4, "the counter does not end at 0");
 }
 
 #[test]
@@ -223,5 +248,5 @@ fn calls_count_and_the_dearest_branch_does() {
         calling(instruction(3, "conditional", f32s(10), &[1, 2, 2]), &[1, 2]),
         calling(instruction(4, "call", f32s(10), &[2]), &[1]),
     ];
-    assert_eq!(module(vec![reading(1, 10), reading(2, 100), computation(9, entry)]).reads(1, [1, 1]), 400 + 40);
+    assert_eq!(module(vec![reading(1, 10), reading(2, 100), computation(9, entry)]).reads(Assumed::ONCE), 400 + 40);
 }

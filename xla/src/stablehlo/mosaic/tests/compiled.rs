@@ -10,7 +10,7 @@ use numbers::FloatType;
 use pjrt::{CompiledMemoryStats, Plugin, Topology, Value};
 
 use super::*;
-use crate::hlo::HloModule;
+use crate::hlo::{Assumed, HloModule};
 use crate::platform::Platform;
 use crate::stablehlo::attention::{self, Batch};
 use crate::stablehlo::emitter::Emitter;
@@ -116,7 +116,7 @@ impl Program {
         let executable =
             topology.compile(self.text.as_bytes(), &options).unwrap_or_else(|error| panic!("{name}: {error}"));
         let (format, bytes) = executable.optimized_program().unwrap();
-        let reads = HloModule::parse(&format, &bytes).unwrap().reads(1, [1, 1]);
+        let reads = HloModule::parse(&format, &bytes).unwrap().reads(Assumed::ONCE);
         (executable.memory_stats().unwrap(), reads)
     }
 }
