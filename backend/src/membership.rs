@@ -36,7 +36,7 @@ pub enum Stays {
     OnDevice,
 }
 
-/// The membership of this process, which is one of the ranks that share a model on this host, and its group.
+/// The membership of this process in the group of the ranks that share a model on this host.
 #[derive(Debug)]
 pub struct Membership {
     ranks: LocalRanks,

@@ -24,7 +24,7 @@ pub(crate) struct Distribution {
 
 /// The error for a text that is not a distribution.
 #[derive(Debug, thiserror::Error)]
-#[error("must be a number above 0, or uniform:A..B with 0 < A <= B")]
+#[error("must be a whole number from 1 to {}, or uniform:A..B with two such numbers, A <= B", u32::MAX)]
 pub(crate) struct NotADistribution;
 
 /// The settings from which all conversations are made.
@@ -147,7 +147,9 @@ mod tests {
         for (text, least, most) in [("100", 100, 100), ("uniform:50..200", 50, 200)] {
             assert_eq!(text.parse::<Distribution>().unwrap(), Distribution { least, most });
         }
-        for text in ["", "0", "-1", "uniform:", "uniform:5", "uniform:9..5", "uniform:0..5", "normal:3..4"] {
+        for text in
+            ["", "0", "-1", "1.5", "4294967296", "uniform:", "uniform:5", "uniform:9..5", "uniform:0..5", "normal:3..4"]
+        {
             assert!(text.parse::<Distribution>().is_err(), "{text}");
         }
     }

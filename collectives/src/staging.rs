@@ -25,7 +25,7 @@ impl Place {
     ///
     /// # Panics
     /// When the values would exceed the buffer.
-    fn of_shard(self, region: &Region, rank: usize, len: usize) -> *mut f32 {
+    fn pointer(self, region: &Region, rank: usize, len: usize) -> *mut f32 {
         let is_inside = self.offset <= CHUNK_LEN && len <= CHUNK_LEN - self.offset;
         assert!(is_inside, "{len} values at {} of a buffer of {CHUNK_LEN}", self.offset);
         region.buffer(rank, self.buffer).wrapping_add(self.offset)
@@ -41,8 +41,8 @@ impl Place {
 /// # Safety
 /// No other rank or thread may use the memory that is written meanwhile.
 pub(crate) unsafe fn write(region: &Region, rank: usize, place: Place, values: &[f32]) {
-    let staged = place.of_shard(region, rank, values.len());
-    // SAFETY: `of_shard` checked the bounds, the caller ensures that nothing else uses this memory, and private memory
+    let staged = place.pointer(region, rank, values.len());
+    // SAFETY: `pointer` checked the bounds, the caller ensures that nothing else uses this memory, and private memory
     // does not overlap the mapping.
     unsafe { ptr::copy_nonoverlapping(values.as_ptr(), staged, values.len()) }
 }
@@ -52,8 +52,8 @@ pub(crate) unsafe fn write(region: &Region, rank: usize, place: Place, values: &
 /// # Safety
 /// The rank must have staged the values before, ordered by a meeting, and nothing may write to them meanwhile.
 pub(crate) unsafe fn read(region: &Region, rank: usize, place: Place, values: &mut [f32]) {
-    let staged = place.of_shard(region, rank, values.len());
-    // SAFETY: `of_shard` checked the bounds, the caller ensures that nothing writes this memory, every bit pattern is
+    let staged = place.pointer(region, rank, values.len());
+    // SAFETY: `pointer` checked the bounds, the caller ensures that nothing writes this memory, every bit pattern is
     // an f32, and private memory does not overlap the mapping.
     unsafe { ptr::copy_nonoverlapping(staged, values.as_mut_ptr(), values.len()) }
 }
@@ -69,12 +69,12 @@ pub(crate) unsafe fn sum(region: &Region, place: Place, sums: &mut [f32]) {
     }
     for (index, block) in sums.chunks_mut(BLOCK_LEN).enumerate() {
         let place = place.after(index * BLOCK_LEN);
-        let staged = |rank| place.of_shard(region, rank, block.len()).cast_const();
+        let staged = |rank| place.pointer(region, rank, block.len()).cast_const();
         let (first, second) = (staged(0), staged(1));
-        // SAFETY: `of_shard` checked the bounds, and the caller ensures that nothing writes the values.
+        // SAFETY: `pointer` checked the bounds, and the caller ensures that nothing writes the values.
         unsafe { add_two(first, second, block) };
         for rank in 2..region.num_ranks() {
-            let next = place.of_shard(region, rank, block.len());
+            let next = place.pointer(region, rank, block.len());
             // SAFETY: as for `add_two`.
             unsafe { add(next, block) };
         }

@@ -15,7 +15,7 @@ pub(super) fn kth_largest(scores: &[f32], k: usize) -> f32 {
     if k == 0 || scores.is_empty() {
         return f32::NEG_INFINITY;
     }
-    // Keys are negated scores, in ascending order; the threshold is the k-th key.
+    // The keys are the negated scores, so the k-th largest score has the k-th smallest key.
     -threshold(|| scores.iter().map(|score| (-score, 1.0)), k as f64)
 }
 

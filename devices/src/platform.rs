@@ -23,7 +23,7 @@ pub struct PlatformSpec {
     pub client_options: &'static [(&'static str, ClientOption)],
     /// Names and values of the flags for the plugin's compiler.
     pub compiler_flags: &'static [(&'static str, CompilerFlag)],
-    /// The smallest number of rows of a program that decodes; the larger numbers are powers of two.
+    /// The smallest number of rows of a program that decodes. Each larger number is twice the one before it.
     pub min_decode_rows: usize,
     /// How the queries of decoding rows are multiplied with the keys of several KV heads.
     pub decode_heads: HeadForm,
@@ -38,9 +38,9 @@ pub struct PlatformSpec {
     /// a multiple of it. The KV cache is then kept row by row, because the compiler would lay out narrow caches
     /// otherwise, and copy them in every step. 1: arrays have no padding.
     pub lanes: usize,
-    /// Lengths of context, ascending, for which decoding programs are compiled whose attention reads a fixed number of
-    /// tokens of every row. Rows with longer contexts need a program that reads as much as the longest of them has; on
-    /// a GPU the host then waits for the device in each iteration of the loop. Empty: only that program is compiled.
+    /// Lengths of context, ascending, for which there are decoding programs that read a fixed number of tokens of every
+    /// row. Rows with longer contexts need a program whose loop depends on the contexts ([`DecodeLoop`]); on a GPU the
+    /// host then waits for the device in each iteration. Empty: only that program is compiled.
     pub fixed_contexts: &'static [usize],
     /// The kinds of device that differ from the others of the platform.
     pub kinds: &'static [DeviceKind],

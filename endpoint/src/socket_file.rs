@@ -1,7 +1,7 @@
 //! Unix sockets and their files.
 //!
-//! If a connection to the path succeeds, or the file there is not a socket, the file stays and the call fails. Any
-//! other socket file, such as one that a killed process left, is replaced.
+//! A socket file to which connections are refused, such as one that a killed process left, is replaced. If a connection
+//! to the path succeeds or fails otherwise, or the file there is not a socket, the file stays and the call fails.
 
 use std::fs;
 use std::io;
@@ -56,8 +56,15 @@ impl SocketFile {
             Ok(metadata) if !metadata.file_type().is_socket() => {
                 return Err(ListenError::NotASocket { path: path.into() });
             }
-            Ok(_) if UnixStream::connect(path).is_ok() => return Err(ListenError::InUse { path: path.into() }),
-            Ok(_) => fs::remove_file(path).map_err(listen_error)?,
+            Ok(_) => match UnixStream::connect(path) {
+                Ok(_) => return Err(ListenError::InUse { path: path.into() }),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).map_err(listen_error)?;
+                }
+                // The file has been removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(listen_error(error)),
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(listen_error(error)),
         }
@@ -139,6 +146,16 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         assert!(SocketFile::bind(&path).is_ok());
+    }
+
+    #[test]
+    fn a_socket_to_which_connecting_fails_otherwise_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _datagrams = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let error = SocketFile::bind(&path).unwrap_err();
+        assert!(matches!(error, ListenError::Path { .. }), "{error}");
+        assert!(error.to_string().contains(&path.display().to_string()) && path.exists(), "{error}");
     }
 
     #[test]

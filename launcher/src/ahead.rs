@@ -57,9 +57,8 @@ pub(crate) fn run_as_child(ahead: &Ahead) -> ExitCode {
     let _ = writeln!(std::io::stderr().lock());
     match outcome {
         Ok((text, is_good)) => {
-            // A closed stdout is not a failure: its reader has seen enough.
-            let _ = std::io::stdout().lock().write_all(text.as_bytes());
-            if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let status = if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            telemetry::print_result(&text, status)
         }
         Err(error) => {
             let _ = writeln!(std::io::stderr().lock(), "error: {error}");

@@ -40,7 +40,7 @@ pub(crate) enum LauncherError {
     ChildExited { id: ChildId, exit: Exit, last_words: String },
     #[error("{id} did not become ready: {reason}")]
     NotReady { id: ChildId, reason: String },
-    #[error("{error}; {stopped} is stopped by a signal such as SIGSTOP")]
+    #[error("{error}; {stopped} was stopped by a signal such as SIGSTOP or by a debugger")]
     Stopped { error: Box<Self>, stopped: String },
 }
 

@@ -42,11 +42,7 @@ pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
 /// of a launch.
 pub(crate) fn show(args: &PlanArgs) -> ExitCode {
     match plan_as_text(args) {
-        Ok(text) => {
-            // A closed stdout is not a failure: its reader has seen enough.
-            let _ = std::io::stdout().lock().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
+        Ok(text) => telemetry::print_result(&text, ExitCode::SUCCESS),
         Err(error) => {
             let status = error.exit_status();
             let _ = writeln!(std::io::stderr().lock(), "error: {}", error::text(&error));

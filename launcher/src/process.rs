@@ -118,7 +118,7 @@ fn forward(source: impl Read + Send + 'static, id: ChildId, logs: Arc<ChildLogs>
 
 /// Returns the next line, or `None` at the end of the stream. A line of more than [`MAX_LINE_BYTES`] is cut, and a mark
 /// in it says so.
-fn read_line(source: &mut impl BufRead) -> io::Result<Option<String>> {
+pub(crate) fn read_line(source: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     let mut num_bytes = 0;
     let mut is_complete = false;
@@ -151,7 +151,8 @@ fn read_line(source: &mut impl BufRead) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&line).trim_end().to_owned()))
 }
 
-fn wait_without_reaping(pid: Pid) -> Exit {
+/// Waits until the child has ended, and returns how. The child must still be reaped.
+pub(crate) fn wait_without_reaping(pid: Pid) -> Exit {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     loop {
         match rustix::process::waitid(WaitId::Pid(pid), options) {

@@ -23,11 +23,7 @@ pub(crate) fn run_as_process(args: &SpeedArgs) -> ExitCode {
         let _ = writeln!(std::io::stderr().lock());
     }
     match outcome {
-        Ok(table) => {
-            // A closed stdout is not a failure: its reader has seen enough.
-            let _ = std::io::stdout().lock().write_all(table.as_bytes());
-            ExitCode::SUCCESS
-        }
+        Ok(table) => telemetry::print_result(&table, ExitCode::SUCCESS),
         Err(error) => {
             let _ = writeln!(std::io::stderr().lock(), "error: {error}");
             ExitCode::FAILURE

@@ -177,8 +177,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Returns the first child that is stopped by a signal such as SIGSTOP. A stopped child does not reply, so other
-    /// children fail because of it.
+    /// Returns the first child that is stopped by a signal such as SIGSTOP or by a debugger. A stopped child does not
+    /// reply, so other children fail because of it.
     fn stopped(&self) -> Option<ChildId> {
         self.children.iter().find(|(_, process)| process.is_stopped()).map(|(id, _)| *id)
     }

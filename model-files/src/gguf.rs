@@ -66,6 +66,12 @@ pub struct TensorInfo {
     pub offset: u64,
 }
 
+/// True if the file can be read and begins as a GGUF file does.
+pub(crate) fn has_magic(path: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == MAGIC
+}
+
 impl Gguf {
     /// Reads the header of a file.
     ///

@@ -99,7 +99,7 @@ impl ModelFiles {
         if path.is_dir() {
             return Self::of_directory(path);
         }
-        if is_gguf(path) && path.is_file() {
+        if path.is_file() && (is_gguf(path) || gguf::has_magic(path)) {
             return Ok(Self::Gguf(path.to_path_buf()));
         }
         if let Some(what) = file(model_id) {
@@ -201,6 +201,7 @@ impl ModelFiles {
     }
 }
 
+/// True if the name is that of a GGUF file.
 fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
@@ -264,6 +265,9 @@ mod tests {
             assert!(error.starts_with(&format!("model id {id:?} is {what}; pass the directory")), "{error}");
             assert!(!ModelFiles::is_hub_id(id), "{id}");
         }
+        let blob = directory.path().join("0a1b");
+        std::fs::write(&blob, "GGUF and more").unwrap();
+        assert_eq!(ModelFiles::open(blob.to_str().unwrap()).unwrap(), ModelFiles::Gguf(blob));
         assert!(ModelFiles::is_hub_id("org/Llama-3-GGUF") && ModelFiles::is_hub_id("org/v1.5"));
     }
 

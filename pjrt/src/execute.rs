@@ -138,6 +138,9 @@ impl LoadedExecutable {
             }
             for (index, argument) in list.iter().enumerate() {
                 let found = argument.buffer().device();
+                if !found.client().is_same(self.client()) {
+                    return refuse(format!("argument {index} belongs to another client than the program"));
+                }
                 if found != device {
                     let (found, expected) = (found.id(), device.id());
                     return refuse(format!("argument {index} is on device {found}, but must be on device {expected}"));

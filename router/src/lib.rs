@@ -40,7 +40,6 @@ mod text;
 mod tls;
 mod validation;
 
-use std::io::Write as _;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -159,9 +158,7 @@ pub fn wishes(args: &RouterArgs) -> proto::Warmup {
 
 /// Prints the OpenAPI document of the HTTP API on stdout.
 pub fn print_schema() -> ExitCode {
-    // A closed stdout is not a failure, because its reader has read as much as it wants.
-    let _ = writeln!(std::io::stdout().lock(), "{}", routes::openapi::text());
-    ExitCode::SUCCESS
+    telemetry::print_result(&(routes::openapi::text() + "\n"), ExitCode::SUCCESS)
 }
 
 /// Serves until SIGTERM or SIGINT. The port opens when the shards are warmed up; then the router logs `ready` and

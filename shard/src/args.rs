@@ -161,7 +161,8 @@ pub enum QuantizeError {
 pub struct ThreadsError;
 
 impl ShardArgs {
-    /// Returns the arguments, without the program's name, that parse to `self` if no environment variable sets a value.
+    /// Returns the arguments, without the program's name, that parse to `self` if no environment variable sets a value
+    /// that is absent here.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self { model, uds_path, shard, num_shards, devices_per_shard, collective_path, json_output, log_level } =
             self;
@@ -178,7 +179,7 @@ impl ShardArgs {
 }
 
 impl ModelArgs {
-    /// Returns the arguments that parse to `self` if no environment variable sets a value.
+    /// Returns the arguments that parse to `self` if no environment variable sets a value that is absent here.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self {
             model_id,
@@ -195,20 +196,18 @@ impl ModelArgs {
             mock_step_us,
         } = self;
         let path = |path: &Option<PathBuf>| path.as_ref().map(OsString::from);
-        let kv_cache_dtype = Some(kv_cache_dtype).filter(|kv_cache_dtype| **kv_cache_dtype != KvCacheDtype::Auto);
-        let attention = Some(attention).filter(|attention| **attention != DecodeAttention::default());
         let flags: [(&str, Option<OsString>); 12] = [
             ("--model-id", Some(model_id.into())),
             ("--revision", revision.as_ref().map(OsString::from)),
             ("--dtype", dtype.map(|dtype| name(&dtype).into())),
             ("--quantize", quantize.map(|quantize| name(&quantize).into())),
-            ("--kv-cache-dtype", kv_cache_dtype.map(|kv_cache_dtype| name(kv_cache_dtype).into())),
+            ("--kv-cache-dtype", Some(name(kv_cache_dtype).into())),
             ("--device", Some(name(device).into())),
             ("--plugin-path", path(plugin_path)),
             ("--program-cache", path(program_cache)),
             ("--threads", threads.map(|threads| threads.to_string().into())),
             ("--cpu-isa", cpu_isa.as_ref().map(OsString::from)),
-            ("--attention", attention.map(|attention| name(attention).into())),
+            ("--attention", Some(name(attention).into())),
             ("--mock-step-us", mock_step_us.map(|step_us| step_us.to_string().into())),
         ];
         let given = flags.into_iter().filter_map(|(flag, value)| Some([flag.into(), value?]));
@@ -291,6 +290,11 @@ mod tests {
         assert_eq!(parse(&all.to_argv()), all);
         let default = parse(&[]);
         assert_eq!(parse(&default.to_argv()), default);
+        // A variable of the shard's environment must not replace a value that the launcher was given.
+        let argv = default.to_argv();
+        for pair in [["--kv-cache-dtype", "auto"], ["--attention", "loop"]] {
+            assert!(argv.windows(2).any(|words| words == pair), "{argv:?}");
+        }
         assert_eq!((default.model.model_id.as_str(), default.model.device), ("demo", Asked::Auto));
     }
 

@@ -3,13 +3,14 @@
 //! [`init`] starts logging in a process, [`fatal`] logs why the process ends, [`progress`] reports the progress of a
 //! phase, and [`LogLine::parse`] parses a line. Lines go to stdout, either as text for people or as one JSON object per
 //! line. A thread that logs does not wait for the reader of the log (`output`), except at a panic or in [`fatal`], and
-//! then only for a limited time.
+//! then only for a limited time. [`print_result`] writes the result of a command, past the log.
 
 mod escape;
 mod layer;
 mod level;
 mod line;
 mod output;
+mod result;
 
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -22,6 +23,7 @@ use tracing_subscriber::layer::SubscriberExt;
 pub use escape::cut_mark;
 pub use level::LogLevelError;
 pub use line::{LogLine, Progress};
+pub use result::print_result;
 
 use layer::LogLayer;
 use line::{FATAL_TARGET, PROGRESS_TARGET};

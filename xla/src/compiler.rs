@@ -132,7 +132,8 @@ impl Compiler {
     }
 }
 
-/// Calls `work` for every program, several at a time, and returns the results in the order of the programs.
+/// Calls `work` for every program, several at a time, and returns the results in the order of the programs. After an
+/// error, no further program is begun.
 fn in_parallel<T: Send>(
     programs: &[Program],
     work: impl Fn(&Program) -> Result<T, XlaError> + Sync,
@@ -149,7 +150,8 @@ fn in_parallel<T: Send>(
             let Some(program) = programs.get(index) else {
                 return Ok(results);
             };
-            results.push((index, work(program)?));
+            let result = work(program).inspect_err(|_| next.store(programs.len(), Ordering::Relaxed))?;
+            results.push((index, result));
             let mut done = done.lock().expect("progress does not panic");
             done.0 += 1;
             let count = done.0;

@@ -37,8 +37,6 @@ fn a_rank_that_waits_says_so() {
         hears.recv().unwrap();
         hears.recv().unwrap();
         drop(turn);
-        // The test keeps receiving, because the rank may call back again before it sees that the turn has ended.
-        while hears.recv().is_ok() {}
         assert!(waits.join().unwrap());
     });
 }
@@ -63,7 +61,6 @@ fn abort_ends_waiting_for_a_turn() {
         let waits = scope.spawn(move || second.take_turn(1, &mut || said.send(()).unwrap()));
         hears.recv().unwrap();
         groups[0].abort();
-        while hears.recv().is_ok() {}
         assert!(matches!(waits.join().unwrap(), Err(CollectiveError::Aborted { rank: 0 })));
     });
 }

@@ -247,8 +247,9 @@ fn draws_are_independent() {
     check_pairs(&mut pairs.by_ref().map(|draw| [draw, draw + NUM_COUNTERS]), "successive seeds at a counter");
     // In each pair, the counter of one draw is the seed of the other draw, and the other way round.
     let seeds =
-        (0..NUM_COUNTERS / 2).flat_map(|seed| (NUM_COUNTERS / 2..NUM_COUNTERS).map(move |counter| [seed, counter]));
-    let crossed = seeds.map(|[seed, counter]| [seed * NUM_COUNTERS + counter, counter * NUM_COUNTERS + seed]);
+        (1..NUM_COUNTERS / 2).flat_map(|seed| (NUM_COUNTERS / 2..NUM_COUNTERS).map(move |counter| [seed, counter]));
+    let draw = |seed: usize, counter: usize| (seed - 1) * NUM_COUNTERS + counter;
+    let crossed = seeds.map(|[seed, counter]| [draw(seed, counter), draw(counter, seed)]);
     let mut counts = vec![0; joint.len()];
     crossed.for_each(|[a, b]| counts[tokens[a] % NUM_CLASSES * NUM_CLASSES + tokens[b] % NUM_CLASSES] += 1);
     check_counts(&counts, &joint, "seed and counter exchanged");

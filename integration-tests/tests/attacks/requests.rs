@@ -20,7 +20,7 @@ fn with_grammar(kind: &str, value: impl Into<Value>, max_new_tokens: u32) -> Req
     generate("Tom has a cat.", &json!({"grammar": grammar, "max_new_tokens": max_new_tokens}))
 }
 
-/// Parameters with values at the ends of their ranges, alone and together.
+/// Extreme parameters, alone and together: at or near the ends of their ranges, or far outside of them.
 pub(crate) fn extreme_parameters() -> Vec<Request> {
     let grammar = json!({"type": "regex", "value": "🤣{2}"});
     let parameters = [
@@ -28,12 +28,16 @@ pub(crate) fn extreme_parameters() -> Vec<Request> {
         json!({"temperature": 1.2e-38}),
         json!({"temperature": 3.4e38, "top_p": 1e-45}),
         json!({"temperature": 1e-4, "repetition_penalty": 1e-4}),
-        json!({"temperature": 1e-20, "repetition_penalty": 1e-20}),
+        json!({"temperature": 1e-20, "repetition_penalty": 0.01}),
         json!({"repetition_penalty": 1e-38}),
+        json!({"repetition_penalty": 0.01}),
         json!({"repetition_penalty": 3.4e38, "do_sample": true}),
-        json!({"repetition_penalty": 1e38, "grammar": grammar}),
+        json!({"repetition_penalty": 100, "do_sample": true}),
+        json!({"repetition_penalty": 100, "grammar": grammar}),
         json!({"frequency_penalty": 3.4e38, "presence_penalty": -3.4e38}),
+        json!({"frequency_penalty": 2, "presence_penalty": -2}),
         json!({"logit_bias": {"5": 3.4e38, "6": -3.4e38}, "temperature": 1e-30}),
+        json!({"logit_bias": {"5": 100, "6": -100}, "temperature": 1e-30}),
         json!({"top_p": 1e-45, "min_p": 1.0, "do_sample": true}),
         json!({"typical_p": 1e-45, "top_k": 1}),
     ];

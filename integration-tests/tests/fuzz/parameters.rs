@@ -128,7 +128,7 @@ fn grammar(draw: &mut Draw) -> Option<Grammar> {
     draw.one_in(REQUESTS_PER_GRAMMAR).then(|| Grammar::draw(draw))
 }
 
-/// Sets the parameters that are not single small numbers: stop strings, biases, and a 64-bit seed.
+/// Sets stop strings, biases and a 64-bit seed, each in some requests.
 fn set_lists(draw: &mut Draw, body: &mut Body) {
     if draw.one_in(3) && draw.has() {
         body.set("stop", stops(draw));

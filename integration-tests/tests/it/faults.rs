@@ -134,7 +134,7 @@ impl Case {
         }
         let expected = match self.fault {
             Fault::Signal(Signal::KILL) => "was killed by signal 9",
-            Fault::Signal(_) => "is stopped by a signal",
+            Fault::Signal(_) => "was stopped by a signal",
             Fault::Close => "closed the connection",
             Fault::Garbage if self.moment == Moment::Load => "frame of 4294967295 bytes",
             Fault::Garbage => "sent a message that is not a reply",

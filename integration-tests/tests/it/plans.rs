@@ -102,12 +102,7 @@ fn chips_in_use_are_shown_in_the_plan() {
 fn without_a_plan_the_exit_status_says_whose_fault_it_is() {
     let root = host(4);
     for (arguments, environment, status, sentence) in [
-        (
-            &["--device", "tpu", "--num-shard", "3"][..],
-            &[][..],
-            2,
-            "--num-shard may be 1 or 4 with --devices-per-shard 1",
-        ),
+        (&["--device", "tpu", "--num-shard", "3"][..], &[][..], 2, "use --devices-per-shard 1 with --num-shard 1 or 4"),
         (&["--device", "tpu"], &[("TPU_VISIBLE_CHIPS", "9")], 2, "chips of this host, 0 to 3"),
         (&["--devices-per-shard", "0"], &[], 2, "0 is not in 1.."),
     ] {
@@ -120,6 +115,18 @@ fn without_a_plan_the_exit_status_says_whose_fault_it_is() {
     let output = plan(empty.path(), &["--device", "tpu"], &[]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert_eq!(output.stderr, b"error: device tpu: no TPU chip on the bus\n");
+}
+
+#[test]
+fn a_plan_that_cannot_be_written_is_a_failure() {
+    // Every write to `/dev/full` fails, as on a full disk.
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has this device");
+    let mut command = Command::new(executable());
+    command.args(["plan", "--device", "cpu"]).env_clear().env("HOME", std::env::temp_dir()).stdout(full);
+    let output = command.output().expect("the launcher runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("error: stdout cannot be written: No space left"), "{error}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn a_page_has_a_value_for_every_probe() {
         "platform version",
         "device 1",
         "topology fingerprint",
-        "f8E4M3FN up and down",
+        "upload and download of f8E4M3FN",
         "download of 64 MiB",
         "upload of 512 KiB",
         "empty launch",
@@ -41,7 +41,7 @@ fn a_page_has_a_value_for_every_probe() {
     ] {
         assert!(names.contains(&name), "{name} is not among {names:?}");
     }
-    assert!(page.contains("right on 2 device(s)"), "{page}");
+    assert!(page.contains("correct result on 2 device(s)"), "{page}");
 }
 
 #[test]

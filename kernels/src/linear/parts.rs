@@ -20,7 +20,7 @@ pub(super) struct PanelCut {
     pub(super) panel_len: usize,
     /// The number of panels of a row. Their total length may differ a little from that of the row.
     pub(super) num_panels: usize,
-    /// The number of panels of a part.
+    /// The maximum number of panels of a part. Only the last part of a row may have fewer.
     pub(super) part_panels: usize,
 }
 

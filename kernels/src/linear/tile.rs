@@ -31,7 +31,7 @@ pub(super) struct LinesAhead<L> {
     pub(super) inputs_per_line: usize,
 }
 
-/// The outputs of a tile: some rows of y, from `first_output` on.
+/// The outputs of a tile: some rows of y, each from its element `first_output` on.
 struct TileOutputs<'a, 'y> {
     rows: &'a mut [&'y mut [f32]],
     first_output: usize,

@@ -319,7 +319,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let num_steps = self.weights[0].num_steps();
         let num_panels = self.num_panels;
         let num_blocks = self.destination.num_blocks(self.blocks.block_rows());
-        // A single block is small enough to stay in the cache.
+        // A single block usually fits into the second-level cache.
         let pass_steps = if num_blocks == 1 {
             num_steps
         } else {

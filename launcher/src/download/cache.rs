@@ -23,7 +23,7 @@ pub(crate) struct ModelCache {
     repo: CacheRepo,
 }
 
-/// The folder with all files of a model.
+/// The folder with the files of a model that the server reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) folder: PathBuf,

@@ -40,6 +40,12 @@ pub(crate) enum HubError {
         because(.message), credentials(.token.as_deref(), .endpoint)
     )]
     Forbidden { url: String, message: String, endpoint: String, token: Option<String> },
+    #[error(
+        "the request for {url} is refused (status 403{}); {endpoint} redirected to this server, which gets no token: \
+         check proxies and HF_ENDPOINT",
+        because(.message)
+    )]
+    ForbiddenElsewhere { url: String, message: String, endpoint: String },
     #[error("model {model:?} has no revision {revision:?}; {endpoint}/{model}/tree/main lists its branches and tags")]
     NoRevision { model: String, revision: String, endpoint: String },
     #[error("model {model:?} has no file {name}")]
@@ -149,8 +155,8 @@ impl HubError {
         }
     }
 
-    /// The exit status, one of [`exit_status`]: a failure if the cause is the network, the disk, damaged bytes or this
-    /// process, otherwise a configuration error.
+    /// The exit status, one of [`exit_status`]: a failure if the cause is the network, the Hub's load or failure, the
+    /// disk, damaged bytes or this process, otherwise a configuration error.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             _ if self.is_passing() => exit_status::FAILURE,

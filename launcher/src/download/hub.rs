@@ -240,6 +240,7 @@ impl<'a> Hub<'a> {
             (401, _, token, _) | (_, "RepoNotFound", token, _) => HubError::NoModel { model, endpoint, token },
             (404, _, token, Asked::Listing) => HubError::NoModel { model, endpoint, token },
             (404, _, _, Asked::File(name)) => HubError::NoFile { model, name: name.to_owned() },
+            (403, ..) if !has_same_host(&url, &endpoint) => HubError::ForbiddenElsewhere { url, message, endpoint },
             (403, _, token, _) => HubError::Forbidden { url, message, endpoint, token },
             (429, _, token, _) => {
                 let seconds = text(response.headers(), RETRY_AFTER.as_str()).and_then(|seconds| seconds.parse().ok());
@@ -341,6 +342,19 @@ mod tests {
         for other in ["http://h:2/a", "https://h:1/a", "//h:1/a", "nonsense"] {
             assert!(!has_same_host(other, "http://h:1"), "{other}");
         }
+    }
+
+    #[test]
+    fn a_refusal_by_another_server_is_not_blamed_on_the_token() {
+        let environment = Environment([("HOME", "/nowhere".into()), ("HF_TOKEN", "hf_x".into())].into());
+        let settings = Settings::new(&HubArgs::default(), &environment).unwrap();
+        let hub = Hub::new("org/tiny", "main", &settings).unwrap();
+        let response = Response::builder().status(403).body(Body::builder().data("")).unwrap();
+        let error = |url: &str| hub.refusal(&response, url, Asked::Listing).to_string();
+        assert!(error(&settings.endpoint).contains("the token that was used is from HF_TOKEN"));
+        let elsewhere = error("https://elsewhere.example/x");
+        let expected = "the request for https://elsewhere.example/x is refused (status 403); https://";
+        assert!(elsewhere.starts_with(expected) && elsewhere.contains("gets no token"), "{elsewhere}");
     }
 
     #[test]

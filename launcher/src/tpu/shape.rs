@@ -165,17 +165,22 @@ fn no_such_form(request: &Request<'_>, generation: Generation, asked: &Asked) ->
     let Request { num_shard, devices_per_shard, .. } = *request;
     let shards: Vec<u32> = legal(devices_per_shard).collect();
     let allowed = if shards.is_empty() {
-        let devices = (1..=MAX_DEVICES_PER_HOST).filter(|devices| legal(*devices).next().is_some());
-        format!("--devices-per-shard may be {}", list(devices.collect()))
+        let devices: Vec<u32> = (1..=MAX_DEVICES_PER_HOST).filter(|devices| legal(*devices).next().is_some()).collect();
+        if devices.is_empty() {
+            // On one host, one process with one device is always possible.
+            "on each of several hosts, 1, 2, 4 or 8 chips must be visible (TPU_VISIBLE_CHIPS)".to_owned()
+        } else {
+            format!("--devices-per-shard may be {}", list(devices))
+        }
     } else {
         let per_chip = devices_per_chip(generation);
         let by_chips: Vec<u32> = legal(per_chip).filter(|_| devices_per_shard != per_chip).collect();
         let others = if by_chips.is_empty() {
             String::new()
         } else {
-            format!(", {} with --devices-per-shard {per_chip}", list(by_chips))
+            format!(", or --devices-per-shard {per_chip} with --num-shard {}", list(by_chips))
         };
-        format!("--num-shard may be {} with --devices-per-shard {devices_per_shard}{others}", list(shards))
+        format!("use --devices-per-shard {devices_per_shard} with --num-shard {}{others}", list(shards))
     };
     format!(
         "`num_shard` is {num_shard} and `devices_per_shard` {devices_per_shard}, but this host has {} visible TPU {} \

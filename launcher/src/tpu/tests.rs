@@ -124,10 +124,9 @@ fn one_shard_with_one_device_has_a_chip_of_two() {
     assert_eq!(host.values(1, 1, "TPU_CHIPS_PER_PROCESS_BOUNDS"), ["1,1,1"]);
     assert_eq!(host.values(1, 1, "TPU_ACCELERATOR_TYPE"), ["tpu7x-2"]);
     assert!(host.text(1, 1).contains("--devices-per-shard 2 uses both"));
-    assert!(
-        host.errors(3, 1)[0]
-            .ends_with("--num-shard may be 1 or 8 with --devices-per-shard 1, 1 or 4 with --devices-per-shard 2")
-    );
+    assert!(host.errors(3, 1)[0].ends_with(
+        "use --devices-per-shard 1 with --num-shard 1 or 8, or --devices-per-shard 2 with --num-shard 1 or 4"
+    ));
 }
 
 #[test]
@@ -152,19 +151,19 @@ fn other_counts_are_refused_with_those_that_work() {
         host.errors(3, 1),
         [
             "`num_shard` is 3 and `devices_per_shard` 1, but this host has 8 visible TPU v6e chip(s) of 1 device(s) each: \
-          --num-shard may be 1 or 8 with --devices-per-shard 1"
+          use --devices-per-shard 1 with --num-shard 1 or 8"
         ]
     );
-    assert!(
-        host.errors(3, 2)[0]
-            .ends_with("--num-shard may be 1 or 4 with --devices-per-shard 2, 1 or 8 with --devices-per-shard 1")
-    );
+    assert!(host.errors(3, 2)[0].ends_with(
+        "use --devices-per-shard 2 with --num-shard 1 or 4, or --devices-per-shard 1 with --num-shard 1 or 8"
+    ));
     assert!(host.errors(1, 3)[0].ends_with("--devices-per-shard may be 1 or 2 or 4 or 8"));
     let two = [("TPU_WORKER_HOSTNAMES", "a,b"), ("TPU_WORKER_ID", "0")];
-    assert!(
-        super::tests::host(V4, 4, &two).errors(1, 1)[0].ends_with("--num-shard may be 4 with --devices-per-shard 1")
-    );
-    assert!(super::tests::host(V5P, 4, &[("TPU_VISIBLE_CHIPS", "0,1,2")]).errors(3, 1)[0].contains("may be 1 with"));
+    assert!(super::tests::host(V4, 4, &two).errors(1, 1)[0].ends_with("use --devices-per-shard 1 with --num-shard 4"));
+    let three = ("TPU_VISIBLE_CHIPS", "0,1,2");
+    assert!(super::tests::host(V5P, 4, &[three]).errors(3, 1)[0].contains("--devices-per-shard 1 with --num-shard 1,"));
+    let few = super::tests::host(V4, 4, &[two[0], two[1], three]).errors(1, 1);
+    assert!(few[0].ends_with("1, 2, 4 or 8 chips must be visible (TPU_VISIBLE_CHIPS)"), "{few:?}");
 }
 
 #[test]

@@ -98,6 +98,15 @@ impl Config {
         Self { prefix: format!("{key}."), keys }
     }
 
+    /// Returns this configuration with `default` at `key` if the key and its older name are absent.
+    pub(super) fn or_default(&self, key: &str, default: impl Into<Value>) -> Self {
+        let mut config = self.clone();
+        if !self.has(key) {
+            config.keys.insert(key.to_owned(), default.into());
+        }
+        config
+    }
+
     /// Returns the first entry of `architectures`.
     pub fn architecture(&self) -> Result<&str, ModelError> {
         let architectures = self.value("architectures").ok_or_else(|| self.missing("architectures"))?;
@@ -325,6 +334,13 @@ mod tests {
         assert_eq!(config.size("nothing").unwrap_err().to_string(), "config.json has no nothing");
         assert!(matches!(Config::parse(b"[]"), Err(ModelError::NotAnObject { .. })));
         assert!(matches!(Config::parse(b"{"), Err(ModelError::Json { .. })));
+    }
+
+    #[test]
+    fn a_default_stands_for_an_absent_key_only() {
+        let number = |json: &str| config(json).or_default("rope_theta", 2.5).number("rope_theta").unwrap();
+        assert_eq!(["{}", r#"{"rope_theta": null}"#].map(number), [Some(2.5); 2]);
+        assert_eq!([r#"{"rope_theta": 7}"#, r#"{"rotary_emb_base": 7}"#].map(number), [Some(7.0); 2]);
     }
 
     #[test]

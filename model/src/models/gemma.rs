@@ -22,6 +22,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 /// # Errors
 /// When a key is missing or malformed. The message names the key.
 pub(super) fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
+    let config = &config.or_default("hidden_act", "gelu_pytorch_tanh");
     let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.norm.offset = 1.0;
     decoder.embedding_multiplier = dtype.round((decoder.attention.hidden_size as f32).sqrt());
@@ -32,4 +33,23 @@ pub(super) fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Re
     };
     decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
     Ok(decoder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_activation_is_that_of_transformers_by_default() {
+        let activation = |key: &str| {
+            let json = format!(
+                r#"{{"vocab_size": 8, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
+                "intermediate_size": 8{key}}}"#
+            );
+            decoder(&Config::parse(json.as_bytes()).unwrap(), FloatType::F32, 1).unwrap().mlp.activation
+        };
+        assert_eq!(activation(""), Activation::GeluTanh);
+        assert_eq!(activation(r#", "hidden_act": "gelu""#), Activation::GeluTanh);
+        assert_eq!(activation(r#", "hidden_activation": "silu""#), Activation::Silu);
+    }
 }

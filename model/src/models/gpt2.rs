@@ -28,6 +28,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
     let intermediate_size = config.size_or("n_inner", 4 * config.size("hidden_size")?)?;
     let root = WeightScope::root(dtype, num_ranks);
+    let config = &config.or_default("activation_function", "gelu_new");
     let mut decoder = Decoder::new(config, root, norm, intermediate_size)?;
     decoder.names = NAMES;
     decoder.has_transposed_matrices = true;

@@ -24,6 +24,11 @@ const NAMES: Names = Names {
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "partial_rotary_factor", "rotary_pct", "use_parallel_residual"])?;
+    decoder(config, dtype, num_ranks)?.build()
+}
+
+fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
+    let config = &config.or_default("hidden_act", "gelu").or_default("partial_rotary_factor", 0.25);
     let norm = NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?);
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
@@ -37,5 +42,28 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     let has_bias = config.flag_or("attention_bias", true)?;
     (decoder.attention.has_bias, decoder.attention.has_output_bias, decoder.mlp.has_bias) = (has_bias, has_bias, true);
     decoder.mlp_form = MlpForm::Plain { up: "dense_h_to_4h", down: "dense_4h_to_h" };
-    decoder.build()
+    Ok(decoder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Activation;
+
+    #[test]
+    fn defaults_are_those_of_transformers() {
+        let of = |keys: &str| {
+            let json = format!(
+                r#"{{"vocab_size": 8, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1,
+                "intermediate_size": 8{keys}}}"#
+            );
+            let decoder = decoder(&Config::parse(json.as_bytes()).unwrap(), FloatType::F32, 1).unwrap();
+            let num_frequencies = decoder.layers[0].rotary.as_ref().map(|rotary| rotary.frequencies.len());
+            (decoder.mlp.activation, num_frequencies)
+        };
+        // Heads have 16 values, and a frequency belongs to two of them.
+        assert_eq!(of(""), (Activation::Gelu, Some(2)));
+        assert_eq!(of(r#", "hidden_act": "silu", "rotary_pct": 1.0"#), (Activation::Silu, Some(8)));
+        assert_eq!(of(r#", "rope_parameters": {"partial_rotary_factor": 0.5}"#), (Activation::Gelu, Some(4)));
+    }
 }

@@ -14,6 +14,7 @@ use crate::layers::{NormForm, WeightScope};
 /// Builds Nemotron; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias", "partial_rotary_factor"])?;
+    let config = &config.or_default("hidden_act", "relu2").or_default("partial_rotary_factor", 0.5);
     let norm = NormForm { offset: 1.0, ..NormForm::layer(config.number_or("norm_eps", 1e-5)?) };
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
@@ -24,7 +25,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 /// Builds Arcee; see [`super::build`].
 pub(super) fn build_arcee(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias"])?;
-    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
+    let mut decoder = Decoder::llama(&config.or_default("hidden_act", "relu2"), dtype, num_ranks)?;
     decoder.mlp_form = PLAIN;
     decoder.build()
 }

@@ -15,6 +15,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     neutral::require(config, &["sliding_window", "use_bias"])?;
     let norm = NormForm::layer(config.number_or("norm_epsilon", 1e-5)?);
     let root = WeightScope::root(dtype, num_ranks);
+    let config = &config.or_default("hidden_act", "gelu_pytorch_tanh");
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     let has_bias = config.flag_or("use_bias", true)?;
     (decoder.attention.has_bias, decoder.attention.has_output_bias, decoder.mlp.has_bias) =

@@ -8,7 +8,7 @@ use model_files::Gguf;
 
 use super::{StoredType, TensorPlace, WeightsError};
 
-/// Prefix in the file, and prefix in a checkpoint, of the tensors outside of layers.
+/// The prefix in a GGUF file, and the prefix in a Hugging Face checkpoint, of the tensors outside of layers.
 const SINGLE: [(&str, &str); 3] =
     [("output.", "lm_head."), ("output_norm.", "model.norm."), ("token_embd.", "model.embed_tokens.")];
 /// The same for the tensors of each layer, without the prefix of the layer.

@@ -36,7 +36,7 @@ use crate::{Client, Error, Plugin};
 const HEAD: usize = 5;
 /// The number of words in an extension before the function pointers.
 const EXTENSION_HEAD: usize = 3;
-/// The number of the kind of the Layouts extension in the header.
+/// The number that stands for the Layouts extension in PJRT's C header file.
 pub(crate) const LAYOUTS_KIND: usize = 4;
 
 /// All tables, which exist until the process ends. Miri does not report them as leaks, because they are in this list.

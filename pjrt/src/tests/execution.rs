@@ -81,6 +81,9 @@ fn arguments_that_do_not_fit_are_errors() {
     let swapped = vec![vec![Argument::Keep(&b)], vec![Argument::Keep(&a)]];
     assert_eq!(refused(swapped, &all), "argument 0 is on device 1, but must be on device 0");
     let other = client_again();
+    let foreign = upload(&other, 0, &[1]);
+    let of_other = vec![vec![Argument::Keep(&foreign)], vec![Argument::Keep(&b)]];
+    assert_eq!(refused(of_other, &all), "argument 0 belongs to another client than the program");
     let elsewhere = ExecuteOptions { device: Some(other.devices()[0].clone()), ..ExecuteOptions::default() };
     assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &elsewhere), "the device to run on belongs to another client");
     assert_eq!(control().executions(), []);

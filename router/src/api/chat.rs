@@ -121,6 +121,7 @@ fn content_error(content: &Value) -> Option<String> {
         Some("text") if part.get("text").is_some_and(Value::is_string) => None,
         Some("text") => Some(format!("[{index}].text: must be a string")),
         Some(kind) => Some(format!("[{index}].type: {kind:?} is not supported; this server reads \"text\"")),
+        None if !part.is_object() => Some(format!("[{index}]: must be an object")),
         None => Some(format!("[{index}].type: must be a string")),
     })
 }
@@ -169,7 +170,8 @@ mod tests {
         check_error(json!({"messages": [user, {"content": "x"}]}), "messages[1].role: must be a string");
         for (content, expected) in [
             (json!(7), ": must be a string or a list"),
-            (json!(["x"]), "[0].type: must be a string"),
+            (json!(["x"]), "[0]: must be an object"),
+            (json!([{"text": "x"}]), "[0].type: must be a string"),
             (json!([{"type": "text", "text": "x"}, {"type": "text"}]), "[1].text: must be a string"),
             (json!([{"type": "image_url"}]), "[0].type: \"image_url\" is not supported; this server reads \"text\""),
         ] {

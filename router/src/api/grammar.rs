@@ -78,7 +78,7 @@ pub(super) fn schema_or_text(value: Value) -> Result<Grammar, String> {
     match schema {
         Value::Object(_) | Value::Bool(_) => Ok(Grammar::JsonSchema(schema)),
         Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Err(format!("a JSON schema must be an object. Given: {schema}"))
+            Err(format!("a JSON schema must be an object, true or false. Given: {schema}"))
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
             (json!({"type": "yaml"}), "`type` \"yaml\" is not supported"),
             (json!({"type": "json_schema"}), "`json_schema.schema` must be a JSON schema"),
             (json!({"type": "json"}), "`value` must be a JSON schema"),
-            (json!({"type": "json", "value": 7}), "a JSON schema must be an object. Given: 7"),
+            (json!({"type": "json", "value": 7}), "a JSON schema must be an object, true or false. Given: 7"),
             (json!({"type": "json", "value": "{"}), "the string is not a JSON schema: EOF while parsing"),
             (json!({"type": "regex", "value": ["a"]}), "`value` must be a string"),
             (json!({"type": "choice", "value": "a"}), "a choice must be a list of strings"),

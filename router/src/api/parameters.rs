@@ -200,6 +200,7 @@ impl GenerateParameters {
             has_non_positive_top_k: top_k.is_some_and(|k| k <= 0),
             best_of,
             max_new_tokens,
+            max_new_tokens_name: "max_new_tokens",
             cuts_max_new_tokens: false,
             ignores_eos: ignore_eos_token,
             stop_strings: stop,

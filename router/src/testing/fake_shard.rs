@@ -211,7 +211,7 @@ impl FakeShard {
             self.stats.num_opened.fetch_add(1, Ordering::Relaxed);
             let position = cached_token_ids.len() as u32;
             if position > 0 && !self.can_skip_prefix {
-                return Err(format!("slot {slot} skips {position} tokens"));
+                return Err(format!("slot {slot} skips {position} tokens, but this model must read every token"));
             }
             let row = Row { tokens: cached_token_ids, position, num_blocks: 0, sampling: sampling.unwrap() };
             if slot >= self.num_slots || rows.insert(slot, row).is_some() {

@@ -51,6 +51,8 @@ pub(crate) struct GenerationOptions {
     pub(crate) best_of: Option<u32>,
     /// The maximum number of tokens to generate; `None` means as many as the context has room for.
     pub(crate) max_new_tokens: Option<u32>,
+    /// The name of `max_new_tokens` in the client's API.
+    pub(crate) max_new_tokens_name: &'static str,
     /// True if a `max_new_tokens` that exceeds the room in the context is reduced to that room instead of refused.
     pub(crate) cuts_max_new_tokens: bool,
     /// True if the model's end-of-sequence tokens do not end the sequence.
@@ -115,8 +117,8 @@ pub(crate) enum ValidationError {
     Sampling(#[from] SamplingError),
     #[error("`top_k` must be strictly positive")]
     TopK,
-    #[error("`max_new_tokens` must be strictly positive")]
-    MaxNewTokens,
+    #[error("`{0}` must be strictly positive")]
+    MaxNewTokens(&'static str),
     #[error("`stop` supports up to {limit} stop sequences. Given: {given}")]
     StopSequences { limit: u32, given: usize },
     #[error("`stop` sequences cannot be empty")]
@@ -292,7 +294,7 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
         return Err(ValidationError::TopK);
     }
     if options.max_new_tokens == Some(0) {
-        return Err(ValidationError::MaxNewTokens);
+        return Err(ValidationError::MaxNewTokens(options.max_new_tokens_name));
     }
     let num_stops = options.stop_strings.len();
     if num_stops > limits.max_stop_sequences as usize {

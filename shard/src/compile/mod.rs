@@ -26,6 +26,9 @@ use crate::engine::{EngineError, config_json, graphs, quantized, weight_type};
 pub use fit::{FitReport, run as fit};
 use topology::Slice;
 
+/// The maximum number of names of programs in an error.
+const MAX_EXAMPLES: usize = 8;
+
 /// The programs to compile, and the folder for them.
 #[derive(Debug, Clone, Args)]
 pub struct CompileArgs {
@@ -137,6 +140,25 @@ pub enum CompileError {
         /// True if the weights are already quantized.
         is_quantized: bool,
     },
+    /// Nothing reports the memory of a device.
+    #[error(
+        "the memory of a device of {topology} is not reported, so it is not known what fits into it; try another \
+         version of the plugin with --plugin-path"
+    )]
+    NoMemory {
+        /// The name of the slice.
+        topology: String,
+    },
+    /// `--programs` names a program that does not exist.
+    #[error("there is no program {unknown}; among the {num_known} programs of this model are {}", .examples.join(", "))]
+    UnknownProgram {
+        /// The unknown name.
+        unknown: String,
+        /// The number of programs.
+        num_known: usize,
+        /// The names of some programs.
+        examples: Vec<String>,
+    },
     /// `config.json` names no type, and `--dtype` is not given.
     #[error("config.json of {model_id} names no dtype; pass --dtype")]
     NoDtype {
@@ -160,7 +182,8 @@ pub(crate) struct Plan {
 /// Compiles the programs, and returns a table of the compiler's statistics for each of them.
 ///
 /// # Errors
-/// When the model, the slice or the limits are invalid, there is no plugin, or the compiler refuses a program.
+/// When the model, the slice or the limits are invalid, there is no plugin, a program that `--programs` names does not
+/// exist, or the compiler refuses a program.
 pub fn run(args: &CompileArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<String, CompileError> {
     let plan = Plan::new(&args.plan)?;
     let figures = plan.compile(Some(&args.output), &args.programs, progress)?;
@@ -188,6 +211,9 @@ impl Plan {
         let (weights_bytes, memory_bytes) = (graphs.weights_bytes(), ahead.memory_bytes());
         if ahead.memory(&graphs).available_bytes == 0 {
             let topology = args.topology.clone();
+            if memory_bytes == 0 {
+                return Err(CompileError::NoMemory { topology });
+            }
             let is_quantized = args.quantize.is_some();
             return Err(CompileError::TooLarge { weights_bytes, memory_bytes, num_devices, topology, is_quantized });
         }
@@ -210,6 +236,9 @@ impl Plan {
 
     /// Compiles the programs called `names`, or all programs if `names` is empty. If `cache` is given, programs that it
     /// lacks are written to it, and the others are not compiled again.
+    ///
+    /// # Errors
+    /// When a name is not that of a program, or the compiler refuses a program.
     pub(crate) fn compile(
         &self,
         cache: Option<&Path>,
@@ -218,6 +247,8 @@ impl Plan {
     ) -> Result<Vec<ProgramFigures>, CompileError> {
         let cache = cache.map(Path::to_path_buf);
         let programs = self.programs()?;
+        let known: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
+        check_names(names, &known)?;
         let is_wanted = |name: &String| names.is_empty() || names.contains(name);
         let programs: Vec<_> = programs.into_iter().filter(|program| is_wanted(&program.name)).collect();
         self.ahead.compile(&programs, cache, progress).map_err(engine_error::<BackendError>)
@@ -245,6 +276,17 @@ impl PlanArgs {
             ..Warmup::default()
         }
     }
+}
+
+/// Checks that all `names` are names of programs. The error has examples of the same kind, such as `decode`, if there
+/// are any.
+fn check_names(names: &[String], known: &[&str]) -> Result<(), CompileError> {
+    let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+    let kind = |name: &str| name.split('_').next().map(str::to_owned);
+    let of_kind = known.iter().filter(|name| kind(name) == kind(unknown));
+    let others = known.iter().filter(|name| kind(name) != kind(unknown));
+    let examples = of_kind.chain(others).take(MAX_EXAMPLES).map(|name| (*name).to_owned()).collect();
+    Err(CompileError::UnknownProgram { unknown: unknown.clone(), num_known: known.len(), examples })
 }
 
 fn engine_error<E: Into<EngineError>>(error: E) -> CompileError {

@@ -58,6 +58,19 @@ fn costs(topology: &str, plugin_path: &Path, model: Model<'_>, names: &[&str]) -
     figures.into_iter().map(|figures| (figures.name, figures.cost.unwrap())).collect()
 }
 
+#[test]
+fn an_unknown_program_is_named_with_those_of_its_kind() {
+    let known = ["prefill_1x16", "decode_1", "decode_2", "sample_1"];
+    let check = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        check_names(&names, &known).map_err(|error| error.to_string())
+    };
+    assert_eq!((check(&[]), check(&["decode_2", "sample_1"])), (Ok(()), Ok(())));
+    let expected = "there is no program decode_3; among the 4 programs of this model are decode_1, decode_2, \
+                    prefill_1x16, sample_1";
+    assert_eq!(check(&["decode_2", "decode_3"]), Err(expected.to_owned()));
+}
+
 fn check(test: &str, topology: &str) {
     with_libtpu(module_path!(), test, |plugin_path| {
         let attention = DecodeAttention::Loop;

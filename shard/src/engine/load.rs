@@ -130,7 +130,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
 /// Reads the headers of the files, but no weights, and builds the graphs of a rank.
 ///
 /// # Errors
-/// When the model is not supported, or its files are malformed.
+/// When the model is not supported, or its files are missing, cannot be read or are malformed.
 pub(super) fn describe(
     files: &ModelFiles,
     config: &Config,

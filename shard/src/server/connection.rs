@@ -31,12 +31,14 @@ pub(super) struct Connection {
     stream: Stream,
     /// The bytes of the current frame; the buffer is reused for all frames.
     buffer: Vec<u8>,
+    /// True after a write has failed. The client may have a part of a frame, so nothing more is sent.
+    is_broken: bool,
 }
 
 impl Connection {
     /// Returns a connection over `stream`.
     pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, buffer: Vec::new() }
+        Self { stream, buffer: Vec::new(), is_broken: false }
     }
 
     /// Reads the next command, without a deadline.
@@ -58,13 +60,17 @@ impl Connection {
         }
     }
 
-    /// Sends one reply.
+    /// Sends one reply. After a write has failed, the connection counts as closed.
     pub(super) fn reply(&mut self, sequence_number: u64, kind: reply::Kind) -> Result<(), ConnectionError> {
+        if self.is_broken {
+            return Err(ConnectionError::Closed);
+        }
         self.buffer.clear();
         frame::encode(&Reply { sequence_number, kind: Some(kind) }, &mut self.buffer)?;
         self.stream.set_write_timeout(Some(WRITE_DEADLINE))?;
-        self.stream.write_all(&self.buffer)?;
-        Ok(())
+        let written = self.stream.write_all(&self.buffer);
+        self.is_broken = written.is_err();
+        Ok(written?)
     }
 
     fn read_frame(&mut self, until: Option<Instant>) -> Result<Command, ConnectionError> {
@@ -101,5 +107,25 @@ impl AsFd for Connection {
     /// The socket. No bytes are read before they are needed, so it is readable if a command has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+
+    use proto::Done;
+
+    use super::*;
+
+    #[test]
+    fn after_a_failed_write_nothing_more_is_sent() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        ours.shutdown(Shutdown::Write).unwrap();
+        let mut connection = Connection::new(Stream::Unix(ours));
+        let mut send = || connection.reply(1, reply::Kind::Done(Done {}));
+        assert!(matches!(send(), Err(ConnectionError::Io(_))));
+        assert!(matches!(send(), Err(ConnectionError::Closed)));
     }
 }

@@ -162,8 +162,7 @@ fn warm_up(
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            // An error is ignored here: if the client is gone, sending the final reply fails too, and that error is
-            // handled.
+            // An error is ignored here: sending the final reply then fails too, and that error is handled.
             let _ = connection.reply(sequence_number, reply::Kind::Progress(progress.clone()));
         }
         work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

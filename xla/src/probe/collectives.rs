@@ -26,7 +26,7 @@ pub(super) fn all_reduce(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> 
             Ok(start.elapsed())
         })?;
         let name = format!("all-reduce of {}", bytes(4 * len as u64));
-        page.line(name, format!("right on {num_devices} device(s); {}", times.text()));
+        page.line(name, format!("correct result on {num_devices} device(s); {}", times.text()));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::stablehlo::probes;
 /// The number of elements of the small program's arrays.
 const LEN: usize = 1024;
 
-/// Adds the fingerprint and the memory of a small program.
+/// Compiles and runs a small program, and checks its result. Adds the compile time, the fingerprint and the memory.
 pub(super) fn small_program(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     let start = Instant::now();
     let program = rig.compile(&probes::doubled(LEN))?;

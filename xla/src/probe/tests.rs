@@ -43,7 +43,8 @@ fn lines(events: Vec<ProbeEvent>) -> Vec<ProbeLine> {
     events.into_iter().filter_map(line).collect()
 }
 
-/// Returns the text of a line, in which `_` replaces times, speeds, numbers of repetitions and fingerprints.
+/// Returns the text of a line. `_` replaces the whole value if [`OF_MACHINE`] names the line, otherwise times, speeds,
+/// their units, numbers of repetitions and fingerprints.
 fn redacted(line: &ProbeLine) -> String {
     let ProbeLine { name, value } = line;
     if value.is_ok() && OF_MACHINE.contains(&name.as_str()) {

@@ -24,7 +24,7 @@ const MAX_REPEATS: usize = 200;
 pub(super) fn element_types(rig: &Rig, page: &mut Page<'_>) -> Result<(), Failure> {
     let device = rig.first()?;
     for element_type in ElementType::all() {
-        page.result(format!("{element_type} up and down"), round_trip(rig, element_type, device));
+        page.result(format!("upload and download of {element_type}"), round_trip(rig, element_type, device));
     }
     Ok(())
 }

@@ -234,7 +234,7 @@ fn a_missing_wheel_is_named() {
 fn no_python_no_pip_and_an_offline_pip_say_what_to_do() {
     let fixture = Fixture::new();
     let cases = [
-        (None, "cannot be run", "install python3 with pip"),
+        (None, "cannot be run", "install python3 and pip"),
         (Some("echo \"$0: No module named pip\" >&2; exit 1"), "has no pip", "install pip"),
         (
             Some("for i in 1 2 3 4 5 6 7; do echo warning $i >&2; done; echo ERROR: no network >&2; exit 1"),

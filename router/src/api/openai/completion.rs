@@ -101,7 +101,8 @@ impl CompletionRequest {
     /// Converts the request.
     ///
     /// # Errors
-    /// When there are more prompts, or sequences for a prompt, than allowed, or `echo` is combined with `stream`.
+    /// When there are more prompts, or sequences for a prompt, than allowed, `n` is 0, or `echo` is combined with
+    /// `stream`.
     pub(crate) fn into_plan(
         self,
         mut sampling: OpenAiSampling,

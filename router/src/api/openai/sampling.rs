@@ -108,6 +108,7 @@ impl OpenAiSampling {
             has_non_positive_top_k: false,
             best_of: None,
             max_new_tokens: self.max_completion_tokens.or(self.max_tokens),
+            max_new_tokens_name: self.max_completion_tokens.map_or("max_tokens", |_| "max_completion_tokens"),
             cuts_max_new_tokens: self.cuts_max_new_tokens,
             ignores_eos: self.ignore_eos,
             stop_strings: self.stop,

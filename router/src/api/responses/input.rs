@@ -24,11 +24,9 @@ pub(super) fn messages(instructions: Option<String>, input: Value) -> Result<Vec
     Ok(messages)
 }
 
-/// Moves the fields of each function into a `function` object, as in chat completions, unless it has one already.
-///
-/// # Errors
-/// None. Tools that are not functions are returned unchanged and refused later.
-pub(super) fn functions(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+/// Moves the fields of each function into a `function` object, as in chat completions, unless it has one already. Tools
+/// that are not functions are returned unchanged and refused later.
+pub(super) fn functions(tools: Vec<Value>) -> Vec<Value> {
     let function = |tool: Value| match tool {
         Value::Object(mut fields)
             if fields.get("type") == Some(&json!("function")) && !fields.contains_key("function") =>
@@ -38,7 +36,7 @@ pub(super) fn functions(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
         }
         other => other,
     };
-    Ok(tools.into_iter().map(function).collect())
+    tools.into_iter().map(function).collect()
 }
 
 /// Converts the tool choice to the form of chat completions.
@@ -50,12 +48,21 @@ pub(super) fn tool_choice(choice: Value) -> Value {
 }
 
 /// Reads one item and adds it to `messages`. A thought is stored in `thought` and added to the assistant's next message
-/// or call. A call is added to the last message if that is the assistant's, or else to a new one.
+/// or call, after the thoughts that it has. A call is added to the last message if that is the assistant's, or else to
+/// a new one.
 fn read(item: &Value, thought: &mut String, messages: &mut Vec<Map<String, Value>>) -> Result<(), String> {
     let text_of =
         |field: &str| item[field].as_str().map(str::to_owned).ok_or_else(|| format!(".{field}: must be a string"));
-    match item["type"].as_str() {
-        None | Some("message") => {
+    if !item.is_object() {
+        return Err(": must be an object".to_owned());
+    }
+    let kind: &str = match &item["type"] {
+        Value::Null => "message",
+        Value::String(kind) => kind,
+        _ => return Err(".type: must be a string".to_owned()),
+    };
+    match kind {
+        "message" => {
             let role = text_of("role")?;
             let content = content(&item["content"]).map_err(|sentence| format!(".content{sentence}"))?;
             let mut spoken = message(json!({"role": role, "content": content}));
@@ -64,20 +71,20 @@ fn read(item: &Value, thought: &mut String, messages: &mut Vec<Map<String, Value
             }
             messages.push(spoken);
         }
-        Some("function_call") => {
+        "function_call" => {
             let function = json!({"name": text_of("name")?, "arguments": text_of("arguments")?});
             let call = json!({"id": text_of("call_id")?, "type": "function", "function": function});
             add_call(call, thought, messages);
         }
-        Some("function_call_output") => {
+        "function_call_output" => {
             let content = content(&item["output"]).map_err(|sentence| format!(".output{sentence}"))?;
             messages.push(message(json!({"role": "tool", "tool_call_id": text_of("call_id")?, "content": content})));
         }
-        Some("reasoning") => {
+        "reasoning" => {
             let parts = item["content"].as_array().into_iter().flatten();
             thought.extend(parts.filter_map(|part| part["text"].as_str()));
         }
-        Some(kind) => {
+        _ => {
             let known = "\"message\", \"function_call\", \"function_call_output\" and \"reasoning\"";
             return Err(format!(".type: {kind:?} is not supported; this server reads {known}"));
         }
@@ -92,7 +99,12 @@ fn add_call(call: Value, thought: &mut String, messages: &mut Vec<Map<String, Va
     }
     let Some(last) = messages.last_mut() else { return };
     if !thought.is_empty() {
-        last.insert("reasoning_content".to_owned(), Value::from(std::mem::take(thought)));
+        let new = std::mem::take(thought);
+        let thoughts = match last.get("reasoning_content").and_then(Value::as_str) {
+            Some(earlier) => format!("{earlier}\n{new}"),
+            None => new,
+        };
+        last.insert("reasoning_content".to_owned(), Value::from(thoughts));
     }
     if let Value::Array(calls) = last.entry("tool_calls").or_insert_with(|| json!([])) {
         calls.push(call);
@@ -107,6 +119,7 @@ fn content(content: &Value) -> Result<Value, String> {
     let part = |(index, part): (usize, &Value)| match part["type"].as_str() {
         Some("input_text" | "output_text" | "text") => Ok(json!({"type": "text", "text": part["text"]})),
         Some(kind) => Err(format!("[{index}].type: {kind:?} is not supported; this server reads \"input_text\"")),
+        None if !part.is_object() => Err(format!("[{index}]: must be an object")),
         None => Err(format!("[{index}].type: must be a string")),
     };
     parts.iter().enumerate().map(part).collect::<Result<Vec<Value>, String>>().map(Value::Array)
@@ -149,6 +162,20 @@ mod tests {
     }
 
     #[test]
+    fn all_thoughts_of_a_message_are_kept() {
+        let thought = |text: &str| json!({"type": "reasoning", "content": [{"type": "reasoning_text", "text": text}]});
+        let items = json!([
+            thought("First."),
+            {"role": "assistant", "content": "Let me see."},
+            thought("Second."),
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+        ]);
+        let messages = messages(None, items).unwrap();
+        assert_eq!(messages.len(), 1);
+        assert_eq!(messages[0]["reasoning_content"], "First.\nSecond.");
+    }
+
+    #[test]
     fn errors_say_where() {
         for (input, expected) in [
             (json!(7), "input: must be a string or a list"),
@@ -159,6 +186,9 @@ mod tests {
             ),
             (json!([{"type": "function_call", "name": "f"}]), "input[0].arguments: must be a string"),
             (json!([{"content": "x"}]), "input[0].role: must be a string"),
+            (json!([{"type": 5, "role": "user", "content": "x"}]), "input[0].type: must be a string"),
+            (json!(["x"]), "input[0]: must be an object"),
+            (json!([{"role": "user", "content": ["x"]}]), "input[0].content[0]: must be an object"),
         ] {
             let error = messages(None, input).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

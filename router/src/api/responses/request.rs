@@ -12,6 +12,7 @@ use crate::api::openai::{OpenAiSampling, ToolFields, ToolUse};
 use crate::api::{ChatRequest, schemas};
 use crate::error::ApiError;
 use crate::grammar::Grammar;
+use crate::validation::ValidationError;
 
 /// The body of `POST /v1/responses`, without the fields that all generating routes share.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -88,7 +89,7 @@ impl ResponsesRequest {
             sampling.grammar = Some(format);
         }
         let tools = ToolFields {
-            tools: Some(functions(self.tools.unwrap_or_default())?),
+            tools: Some(functions(self.tools.unwrap_or_default())),
             tool_choice: self.tool_choice.map(tool_choice),
             parallel_tool_calls: self.parallel_tool_calls,
         };
@@ -109,8 +110,12 @@ impl ResponsesRequest {
         Ok((chat, ResponsesPlan { is_stream: self.stream, head, sampling, tools }))
     }
 
-    /// Refuses fields that need stored conversations, or would change the answer and are not supported.
+    /// Refuses fields that need stored conversations, or would change the answer and are not supported, and a limit of
+    /// zero tokens.
     fn check(&self) -> Result<(), ApiError> {
+        if self.max_output_tokens == Some(0) {
+            return Err(ApiError::Generation(ValidationError::MaxNewTokens("max_output_tokens").into()));
+        }
         let is_there = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
         let asked = [
             ("previous_response_id", is_there(&self.previous_response_id)),

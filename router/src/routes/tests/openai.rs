@@ -192,6 +192,12 @@ async fn errors_are_objects_with_a_message() {
             422,
             "`temperature` must be strictly positive",
         ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": user, "max_tokens": 0}),
+            422,
+            "`max_tokens` must be strictly positive",
+        ),
         ("/v1/chat/completions", json!({"messages": user, "n": 0}), 422, "n: must be between 1 and 128. Given: 0"),
         ("/v1/chat/completions", json!({"messages": user, "top_logprobs": 2}), 422, "top_logprobs: needs logprobs"),
         ("/v1/chat/completions", json!({"messages": user, "tools": [{}]}), 422, "tools[0].type: must be \"function\""),

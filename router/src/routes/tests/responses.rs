@@ -155,6 +155,7 @@ async fn what_needs_a_memory_is_refused_and_failures_are_events() {
         (json!({"truncation": "auto"}), "`truncation` is not supported"),
         (json!({"tools": [{"type": "web_search"}]}), "\"web_search\" is not supported"),
         (json!({"input": []}), "there must be at least one"),
+        (json!({"max_output_tokens": 0}), "`max_output_tokens` must be strictly positive"),
     ] {
         let answer = server.post("/v1/responses", &body(&changes)).await;
         assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{changes}: {}", answer.text);

@@ -1,5 +1,5 @@
-//! Tool calls for models whose chat template does not support tools: the first message that is not the assistant's
-//! describes the tools, and earlier calls and results become texts.
+//! Tool calls for models whose chat template does not support tools: the first message that is not the assistant's, or
+//! a new message of the user if there is none, describes the tools, and earlier calls and results become texts.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -21,8 +21,12 @@ pub(in crate::text) fn describe_tools(inputs: &mut ChatInputs) {
     }
     let Some(tools) = inputs.tools.take() else { return };
     let first = inputs.messages.iter_mut().find(|message| message.get("role").is_some_and(|role| role != "assistant"));
-    if let Some(first) = first {
-        append(first, &description(&tools));
+    match first {
+        Some(first) => append(first, &description(&tools)),
+        None => {
+            let message = json!({"role": "user", "content": description(&tools)});
+            inputs.messages.insert(0, message.as_object().cloned().unwrap_or_default());
+        }
     }
 }
 
@@ -81,5 +85,21 @@ fn append(message: &mut Map<String, Json>, paragraph: &str) {
             text.push('\n');
         }
         text.push_str(paragraph);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_are_described_even_if_only_the_assistant_has_spoken() {
+        let answer = json!({"role": "assistant", "content": "Hi"}).as_object().cloned().unwrap();
+        let tools = Some(vec![json!({"type": "function", "function": {"name": "f"}})]);
+        let mut inputs = ChatInputs { messages: vec![answer.clone()], tools, ..ChatInputs::default() };
+        describe_tools(&mut inputs);
+        assert_eq!(inputs.messages.len(), 2);
+        assert_eq!((&inputs.messages[0]["role"], &inputs.messages[1]), (&json!("user"), &answer));
+        assert!(inputs.messages[0]["content"].as_str().unwrap().contains(r#"{"name":"f"}"#));
     }
 }

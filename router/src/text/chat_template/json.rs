@@ -59,7 +59,7 @@ impl Writer<'_> {
                     writer.value(&value.get_item(key)?)
                 })?;
             }
-            kind => return Err(no_json(&kind.to_string())),
+            kind => return Err(no_json(&format!("its kind is {kind}"))),
         }
         Ok(())
     }
@@ -71,7 +71,7 @@ impl Writer<'_> {
         mut write: impl FnMut(&mut Self, &Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if self.depth >= MAX_DEPTH {
-            return Err(no_json("nested too deeply"));
+            return Err(no_json("it is nested too deeply"));
         }
         self.out.push(open);
         self.depth += 1;
@@ -129,6 +129,6 @@ impl Writer<'_> {
     }
 }
 
-fn no_json(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("a value that is {what} cannot be written as JSON"))
+fn no_json(reason: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("a value cannot be written as JSON: {reason}"))
 }

@@ -59,7 +59,8 @@ impl Engines {
         self.tell(|engine| engine.release(release))
     }
 
-    /// Executes a command on all engines, and returns the result of the first. The results must be the same.
+    /// Executes a command on all engines, and returns the result of the first, or the first error. Results without an
+    /// error must be the same.
     fn tell<T: PartialEq + std::fmt::Debug + Send>(
         &mut self,
         command: impl Fn(&mut Engine) -> Result<T, EngineError> + Sync,
