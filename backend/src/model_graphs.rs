@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use model::graph::{self, Extent, Graph, StateSpec, WeightSpec};
+use model::graph::{self, DType, Dim, Extent, Graph, GraphError, Shape, StateSpec, WeightSpec};
+use model::models::Model;
 use numbers::Rounding;
 
 /// The two graphs of a model, in the order in which they run. Rows of the first one's result are the argument of the
@@ -16,6 +17,19 @@ pub struct ModelGraphs {
 }
 
 impl ModelGraphs {
+    /// Returns the graphs of `model`.
+    ///
+    /// # Errors
+    /// When the head does not fit the decoder.
+    pub fn of(model: &Model) -> Result<Self, GraphError> {
+        let hidden_shape = model.decoder.node(model.decoder.outputs()[0]).shape.clone(); // [tokens, hidden]
+        let hidden_shape = Shape::new([Dim::Rows, hidden_shape.dims()[1]]); // [rows, hidden]
+        let mut logits = Graph::default();
+        let hidden = logits.argument(0, hidden_shape, DType::F32); // [rows, hidden]
+        let output = model.head.apply(&mut logits, hidden)?; // [rows, vocab]
+        Ok(Self { decoder: model.decoder.clone(), logits: logits.finish(&[output]) })
+    }
+
     /// Returns the same graphs with quantized matrices; see [`graph::quantized`].
     pub fn quantized(&self, rounding: Rounding) -> Self {
         let Self { decoder, logits } = self;

@@ -24,6 +24,8 @@ mod rounded_rows;
 mod stablehlo;
 mod state;
 mod step_input;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod token_input;
@@ -49,7 +51,7 @@ pub use platform::Platform;
 pub use probe::{NamedTopology, PROBES, Probe, ProbeEvent, ProbeLine, ProbeOptions, probe};
 pub use program::Program;
 use program::{ProgramKey, Programs};
-use state::{Host, LocalDevice, Model, State};
+use state::{Host, LocalDevice, Model, Prepared, State};
 use weights::Source;
 
 /// The options of a backend.
@@ -195,13 +197,13 @@ impl Backend for XlaBackend {
         let texts =
             keys.iter().map(|key| programs.print(*key)).collect::<Result<Vec<_>, _>>().map_err(XlaError::from)?;
         let executables = compiler.compile(&self.client, &texts, progress)?;
-        let executables = keys.into_iter().zip(executables).collect();
+        let host = Host { client: &self.client, devices: &self.devices };
+        let executables = keys.into_iter().zip(executables.into_iter().map(|one| Prepared::new(one, host))).collect();
         let mut state = State::new(Model { buckets, programs, executables, compiler }, self.devices.len());
         if !self.has_tables_by_rows {
-            let host = Host { client: &self.client, devices: &self.devices };
             let tables = state.lay_out_tables(host)?;
             for (local, tables) in self.devices.iter_mut().zip(tables) {
-                local.weights.extend(tables);
+                tables.into_iter().for_each(|(name, table)| local.weights.set(local.weights.index(&name), table));
             }
             self.has_tables_by_rows = true;
         }

@@ -19,6 +19,7 @@
 //!   logprob, top tokens and the bits of their logprobs.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use backend::{ModelGraphs, StateLayout};
 use devices::{DecodeAttention, DecodeLoop, HeadForm};
@@ -186,14 +187,22 @@ impl Programs {
         &self.tables
     }
 
-    /// Returns the states that are the first results of a program and, except for [`ProgramKey::Clear`], its first
-    /// arguments.
-    pub(super) fn states(&self, key: ProgramKey) -> Vec<&StateSpec> {
-        let is_history = |state: &&StateSpec| state.name == TOKEN_HISTORY;
+    /// Returns the states of the model, in the order in which a decoder takes and returns them.
+    pub(super) fn all_states(&self) -> &[StateSpec] {
+        &self.states
+    }
+
+    /// Returns the range in [`Programs::all_states`] of the states that are the first results of a program and, except
+    /// for [`ProgramKey::Clear`], its first arguments.
+    pub(super) fn states(&self, key: ProgramKey) -> Range<usize> {
+        let is_history = |state: &StateSpec| state.name == TOKEN_HISTORY;
         match key {
-            ProgramKey::Clear | ProgramKey::Decoder { .. } => self.states.iter().collect(),
-            ProgramKey::CachedTokens | ProgramKey::Sampler { .. } => self.states.iter().filter(is_history).collect(),
-            ProgramKey::LayOutTables | ProgramKey::Targets { .. } => Vec::new(),
+            ProgramKey::Clear | ProgramKey::Decoder { .. } => 0..self.states.len(),
+            ProgramKey::CachedTokens | ProgramKey::Sampler { .. } => {
+                let index = self.states.iter().position(is_history).expect("a model has a token history");
+                index..index + 1
+            }
+            ProgramKey::LayOutTables | ProgramKey::Targets { .. } => 0..0,
         }
     }
 
@@ -254,7 +263,7 @@ impl Programs {
 
     fn print_clear(&self, key: ProgramKey) -> Program {
         let mut emitter = Emitter::default();
-        let zeros = self.states(key).into_iter().map(|state| emitter.splat(0.0, self.state_type(state)));
+        let zeros = self.states[self.states(key)].iter().map(|state| emitter.splat(0.0, self.state_type(state)));
         let zeros: Vec<Tensor> = zeros.collect();
         self.finish(key, Signature::default(), emitter, &zeros)
     }
@@ -333,7 +342,7 @@ impl Programs {
 
     /// Adds the states of a program as its first arguments, and returns them by name.
     fn donated(&self, signature: &mut Signature, key: ProgramKey) -> HashMap<String, Tensor> {
-        let states = self.states(key).into_iter().enumerate();
+        let states = self.states[self.states(key)].iter().enumerate();
         let donated = |(index, state): (usize, &StateSpec)| {
             let (ty, layout) = (self.state_type(state), self.state_layout(state));
             (state.name.clone(), signature.add(Parameter { layout, ..Parameter::donated(ty, index) }))
@@ -343,7 +352,7 @@ impl Programs {
 
     /// Returns the first results of a program: its states after the step.
     fn given_back(&self, states: &mut HashMap<String, Tensor>, key: ProgramKey) -> Vec<Tensor> {
-        self.states(key).into_iter().filter_map(|state| states.remove(&state.name)).collect()
+        self.states[self.states(key)].iter().filter_map(|state| states.remove(&state.name)).collect()
     }
 
     fn finish(&self, key: ProgramKey, signature: Signature, emitter: Emitter, results: &[Tensor]) -> Program {
@@ -352,7 +361,7 @@ impl Programs {
         let donated_bytes = donated.map(|parameter| parameter.ty.size_bytes()).sum();
         let layouts: Vec<Layout> = match key {
             ProgramKey::LayOutTables => vec![Layout::RowMajor; self.tables.len()],
-            _ => self.states(key).into_iter().map(|state| self.state_layout(state)).collect(),
+            _ => self.states[self.states(key)].iter().map(|state| self.state_layout(state)).collect(),
         };
         let text = module(&key.to_string(), self.num_devices, &parameters, emitter, (results, &layouts));
         let (reference, mixed_reference) = self.references(key);

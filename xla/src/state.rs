@@ -18,24 +18,22 @@ use super::launch_id;
 use super::program::{CACHED_TOKENS, ProgramKey, Programs};
 use super::step_input::{self, pack, set_rank};
 use super::token_input::TokenInput;
+use super::weights::Arrays;
 use crate::error::XlaError;
 
 /// The states of the model on the devices, and the programs compiled for their sizes.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) model: Model,
-    /// The states on each device, in the order of [`Host::devices`].
-    devices: Vec<DeviceState>,
+    /// The states on each device, in the order of [`Host::devices`] and of [`Programs::all_states`]. A launch takes the
+    /// states that it changes; the states that it returns replace them.
+    devices: Vec<Vec<Option<Buffer>>>,
     /// The arrays that change nothing ([`TokenInput::neutral`]), one per device, by input and number of rows; created
     /// when first needed.
     pub(super) neutral_inputs: HashMap<(TokenInput, usize), Vec<Arc<Buffer>>>,
     /// The hash of the programs of the current step and of the batch's data.
     pub(super) fingerprint: Fingerprint,
 }
-
-/// The model's states on one device, by name. A launch takes the states that it changes; the states that it returns
-/// replace them.
-type DeviceState = HashMap<String, Buffer>;
 
 /// The results of a decoder, on each device.
 #[derive(Debug, Default)]
@@ -53,8 +51,25 @@ pub(super) struct Decoded {
 pub(super) struct Model {
     pub(super) buckets: Buckets,
     pub(super) programs: Programs,
-    pub(super) executables: HashMap<ProgramKey, Executable>,
+    pub(super) executables: HashMap<ProgramKey, Prepared>,
     pub(super) compiler: Compiler,
+}
+
+/// An executable, and the places of its weights.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    executable: Executable,
+    /// The indices of the weights' arrays on a device, which are the last arguments, in order.
+    weights: Vec<usize>,
+}
+
+impl Prepared {
+    /// Looks up the weights of `executable`, which are on every device of `host`.
+    pub(super) fn new(executable: Executable, host: Host<'_>) -> Self {
+        let index = |name: &String| host.devices[0].weights.index(name);
+        let weights = executable.weights.iter().map(index).collect();
+        Self { executable, weights }
+    }
 }
 
 /// The devices that a step runs on, and the client that created them.
@@ -70,14 +85,14 @@ pub(super) struct Host<'a> {
 pub(super) struct LocalDevice {
     pub(super) rank: usize,
     pub(super) device: Device,
-    /// Weights by name.
-    pub(super) weights: HashMap<String, Buffer>,
+    pub(super) weights: Arrays,
 }
 
 impl State {
     /// Returns the states of `model` on a number of devices, before [`clear`](Self::clear).
     pub(super) fn new(model: Model, num_devices: usize) -> Self {
-        let devices = std::iter::repeat_with(DeviceState::new).take(num_devices).collect();
+        let none = || std::iter::repeat_with(|| None).take(model.programs.all_states().len()).collect();
+        let devices = std::iter::repeat_with(none).take(num_devices).collect();
         Self { model, devices, neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default() }
     }
 
@@ -105,7 +120,7 @@ impl State {
 
     /// Returns the number of this model's programs that were compiled and not loaded from the cache.
     pub(super) fn num_programs_compiled(&self) -> u64 {
-        self.model.executables.values().filter(|executable| executable.is_new).count() as u64
+        self.model.executables.values().filter(|prepared| prepared.executable.is_new).count() as u64
     }
 
     /// Starts all programs of a step, and the copies of their results.
@@ -193,16 +208,18 @@ impl State {
         if !self.model.executables.contains_key(&key) {
             tracing::warn!(program = %key, "a program that warm-up did not compile is compiled now");
             let executable = self.model.compiler.compile_one(host.client, &self.model.programs.print(key)?)?;
-            self.model.executables.insert(key, executable);
+            self.model.executables.insert(key, Prepared::new(executable, host));
         }
-        let executable = &self.model.executables[&key];
+        let Prepared { executable, weights } = &self.model.executables[&key];
         self.fingerprint = self.fingerprint.number(executable.fingerprint);
-        let states: Vec<&str> = self.model.programs.states(key).iter().map(|state| state.name.as_str()).collect();
-        for ((arguments, local), device) in arguments.iter_mut().zip(host.devices).zip(&mut self.devices) {
+        let states = self.model.programs.states(key);
+        for ((own, local), device) in arguments.iter_mut().zip(host.devices).zip(&mut self.devices) {
+            let mut list = Vec::with_capacity(states.len() + own.len() + weights.len());
             // [`ProgramKey::Clear`] has no states to take: it creates them.
-            let donated = states.iter().filter_map(|name| device.remove(*name)).map(Argument::Donate);
-            arguments.splice(0..0, donated);
-            arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&local.weights[name])));
+            list.extend(device[states.clone()].iter_mut().filter_map(Option::take).map(Argument::Donate));
+            list.append(own);
+            list.extend(weights.iter().map(|index| Argument::Keep(local.weights.get(*index))));
+            *own = list;
         }
         // Results take over the memory of states only, which are the first arguments.
         let aliased = Some(0..states.len());
@@ -211,15 +228,14 @@ impl State {
         let mut outputs = execution.map_err(|source| failed(key, source))?.outputs;
         for (device, results) in self.devices.iter_mut().zip(&mut outputs) {
             let kept = results.drain(..states.len());
-            device.extend(states.iter().map(|name| (*name).to_owned()).zip(kept));
+            device[states.clone()].iter_mut().zip(kept).for_each(|(state, kept)| *state = Some(kept));
         }
         Ok(outputs)
     }
 }
 
 pub(super) fn upload(host: Host<'_>, local: &LocalDevice, dims: &[usize], numbers: &[i32]) -> Result<Buffer, XlaError> {
-    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    let slice = HostSlice::new(ElementType::S32, dims, &bytes);
+    let slice = HostSlice::new(ElementType::S32, dims, bytemuck::cast_slice(numbers));
     let buffer = slice.and_then(|slice| host.client.upload(slice, &local.device));
     buffer.map_err(|source| XlaError::Program { program: "upload of step input".to_owned(), source })
 }

@@ -148,8 +148,13 @@ pub(super) fn set_rank(packed: &mut [i32], shape: StepShape, rank: usize) {
 /// ranks.
 pub(super) fn fingerprint(fingerprint: Fingerprint, packed: &[i32], shape: StepShape) -> Fingerprint {
     let rank = shape.ranges().rank;
-    let rest = packed[..rank.start].iter().chain(&packed[rank.end..]);
-    fingerprint.numbers(rest.map(|number| u64::from(number.cast_unsigned())))
+    // Two elements make one number of the hash, which takes half as long as one.
+    [&packed[..rank.start], &packed[rank.end..]].into_iter().fold(fingerprint, |fingerprint, part| {
+        let pairs = part.chunks(2).map(|pair| {
+            pair.iter().rev().fold(0, |number: u64, element| number << 32 | u64::from(element.cast_unsigned()))
+        });
+        fingerprint.numbers(pairs)
+    })
 }
 
 #[cfg(test)]

@@ -39,13 +39,52 @@ pub(super) struct Source<'a> {
     pub(super) checkpoint: &'a Checkpoint,
 }
 
-/// The arrays of a device by name.
-type Arrays = HashMap<String, Buffer>;
+/// The arrays of a device while they are loaded, by name.
+type Loaded = HashMap<String, Buffer>;
 /// A function that gets the number of finished weights and the total.
 type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// Copies every weight of `source` to `devices`, each with its rank, and returns the arrays of each device by name. The
-/// copies have ended. `progress` is called repeatedly with the number of finished weights and the total. If the host's
+/// The arrays of a device, sorted by name. All devices of a process have arrays of the same names, so an index is the
+/// same on each of them.
+#[derive(Debug)]
+pub(super) struct Arrays(Vec<(String, Buffer)>);
+
+impl Arrays {
+    /// Returns the index of the array `name`.
+    ///
+    /// # Panics
+    /// When the model has no such array.
+    pub(super) fn index(&self, name: &str) -> usize {
+        let found = self.0.binary_search_by(|(known, _)| known.as_str().cmp(name));
+        found.expect("programs take the arrays of the model's weights")
+    }
+
+    pub(super) fn get(&self, index: usize) -> &Buffer {
+        &self.0[index].1
+    }
+
+    /// Replaces the array at `index`.
+    pub(super) fn set(&mut self, index: usize, buffer: Buffer) {
+        self.0[index].1 = buffer;
+    }
+
+    /// The number of arrays.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl From<Loaded> for Arrays {
+    fn from(loaded: Loaded) -> Self {
+        let mut arrays: Vec<(String, Buffer)> = loaded.into_iter().collect();
+        arrays.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Self(arrays)
+    }
+}
+
+/// Copies every weight of `source` to `devices`, each with its rank, and returns the arrays of each device. The copies
+/// have ended. `progress` is called repeatedly with the number of finished weights and the total. If the host's
 /// memory is short, its shards, the members of `membership`, load in turns.
 ///
 /// # Errors
@@ -86,7 +125,7 @@ pub(super) struct Loading<'a> {
     specs: &'a [&'a WeightSpec],
     devices: &'a [(usize, Device)],
     budget: Arc<UploadBudget>,
-    arrays: Vec<Mutex<Arrays>>,
+    arrays: Vec<Mutex<Loaded>>,
 }
 
 /// Bytes that a device copies. They count in the budget until the copy has ended.
@@ -109,7 +148,7 @@ impl<'a> Loading<'a> {
         devices: &'a [(usize, Device)],
         budget_bytes: u64,
     ) -> Self {
-        let arrays = devices.iter().map(|_| Mutex::new(Arrays::with_capacity(specs.len()))).collect();
+        let arrays = devices.iter().map(|_| Mutex::new(Loaded::with_capacity(specs.len()))).collect();
         Self { checkpoint, client, specs, devices, budget: UploadBudget::new(budget_bytes), arrays }
     }
 
@@ -195,12 +234,12 @@ impl<'a> Loading<'a> {
     /// Waits for the end of all copies, and returns the arrays.
     pub(super) fn finish(self) -> Result<Vec<Arrays>, XlaError> {
         let arrays = self.arrays.into_iter().map(|arrays| arrays.into_inner().unwrap_or_else(PoisonError::into_inner));
-        let arrays: Vec<Arrays> = arrays.collect();
+        let arrays: Vec<Loaded> = arrays.collect();
         for (name, buffer) in arrays.iter().flatten() {
             let ready = buffer.ready().and_then(|ready| ready.wait());
             ready.map_err(|source| failed(name, source))?;
         }
-        Ok(arrays)
+        Ok(arrays.into_iter().map(Arrays::from).collect())
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::devices::FakeDevice;
 use super::events::{Core, new_event};
 use super::{Control, Kind, Table, control, enter, enter_with};
-use crate::element_type::Shape;
+use crate::ElementType;
 use crate::ffi::buffer::{
     BufferDestroy, BufferDevice, BufferDimensions, BufferElementType, BufferOnDeviceSizeInBytes, BufferReadyEvent,
     BufferToHostBuffer,
@@ -16,19 +16,27 @@ use crate::ffi::client::{ClientBufferFromHostBuffer, host_buffer_semantics};
 use crate::ffi::layouts::{LayoutDestroy, LayoutOfBuffer, LayoutSerialize};
 use crate::ffi::{RawBuffer, RawDevice, RawError, RawLayout, RawSerialized, Struct};
 
-/// The content of a buffer, empty until it has been copied or computed.
+/// The bytes of a buffer, empty until they have been copied or computed.
 type Content = Arc<Mutex<Vec<u8>>>;
 
 fn bytes_of(content: &Content) -> std::sync::MutexGuard<'_, Vec<u8>> {
     content.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the bytes of a buffer of `size` bytes.
+fn read(content: Option<&Content>, size: usize) -> Vec<u8> {
+    content.map_or_else(|| vec![0; size], |content| bytes_of(content).clone())
+}
+
+/// A buffer. Programs make hundreds of buffers in a launch, so a buffer of zeros is cheap.
 pub(super) struct FakeBuffer {
-    content: Content,
+    /// `None` for zeros.
+    content: Option<Content>,
     element_type: i32,
-    dims: Vec<i64>,
+    dims: Arc<[i64]>,
     device: *mut RawDevice,
-    ready: Arc<Core>,
+    /// The work that makes the content; `None` if it has ended.
+    ready: Option<Arc<Core>>,
     control: Arc<Control>,
 }
 
@@ -38,37 +46,44 @@ impl FakeBuffer {
         Box::into_raw(Box::new(self)).cast()
     }
 
+    /// Returns the work that makes the content.
+    fn work(&self) -> Arc<Core> {
+        self.ready.clone().unwrap_or_else(|| Core::ended(&self.control))
+    }
+
     fn size(&self) -> usize {
         let elements: i64 = self.dims.iter().product();
-        let element = crate::ElementType::from_number(self.element_type).expect("a known type").host_bytes();
+        let element = ElementType::from_number(self.element_type).expect("a known type").host_bytes();
         element * usize::try_from(elements).expect("small")
     }
 
     /// Creates a buffer on `device` that gets the bytes of `self`, each plus one.
     pub(super) fn successor(&self, device: *mut RawDevice) -> *mut RawBuffer {
-        let (from, content) = (Arc::clone(&self.content), Content::default());
+        let (from, size, content) = (self.content.clone(), self.size(), Content::default());
         let target = Arc::clone(&content);
         let control = Arc::clone(&self.control);
         let ready = Core::start(&control, move || {
-            let bytes = bytes_of(&from).iter().map(|byte| byte.wrapping_add(1)).collect();
-            *bytes_of(&target) = bytes;
+            *bytes_of(&target) = read(from.as_ref(), size).iter().map(|byte| byte.wrapping_add(1)).collect();
         });
-        Self { content, element_type: self.element_type, dims: self.dims.clone(), device, ready, control }.leak()
+        let (content, ready) = (Some(content), Some(ready));
+        Self { content, element_type: self.element_type, dims: Arc::clone(&self.dims), device, ready, control }.leak()
     }
 
     /// Creates a buffer on `device` that gets zeros.
-    pub(super) fn zeros(control: &Arc<Control>, shape: &Shape, device: *mut RawDevice) -> *mut RawBuffer {
-        let mut buffer = Self {
-            content: Content::default(),
-            element_type: shape.element_type.number(),
-            dims: shape.dims.iter().map(|size| i64::try_from(*size).expect("small")).collect(),
+    pub(super) fn zeros(
+        control: &Arc<Control>,
+        (element_type, dims): (ElementType, &Arc<[i64]>),
+        device: *mut RawDevice,
+    ) -> *mut RawBuffer {
+        Self {
+            content: None,
+            element_type: element_type.number(),
+            dims: Arc::clone(dims),
             device,
-            ready: Core::ended(control),
+            ready: control.is_deferred(false).then(|| Core::start(control, || ())),
             control: Arc::clone(control),
-        };
-        let (content, size) = (Arc::clone(&buffer.content), buffer.size());
-        buffer.ready = Core::start(control, move || *bytes_of(&content) = vec![0; size]);
-        buffer.leak()
+        }
+        .leak()
     }
 }
 
@@ -126,23 +141,23 @@ unsafe extern "C-unwind" fn from_host(call: *mut Struct<ClientBufferFromHostBuff
     // SAFETY: as above.
     let fields = unsafe { &mut (*call).fields };
     // SAFETY: the caller lends the dimensions for the whole call.
-    let dims = unsafe { crate::api::array(fields.dims, fields.num_dims) }.to_vec();
+    let dims = unsafe { crate::api::array(fields.dims, fields.num_dims) }.into();
     let content = Content::default();
     let mut buffer = FakeBuffer {
-        content: Arc::clone(&content),
+        content: Some(Arc::clone(&content)),
         element_type: fields.element_type,
         dims,
         device: fields.device,
-        ready: Core::ended(&control),
+        ready: None,
         control: Arc::clone(&control),
     };
     let lent = Lent(fields.data.cast_mut().cast::<u8>(), buffer.size());
     if fields.host_buffer_semantics == host_buffer_semantics::IMMUTABLE_ONLY_DURING_CALL {
         *bytes_of(&content) = lent.read();
     } else {
-        buffer.ready = Core::start(&control, move || *bytes_of(&content) = lent.read());
+        buffer.ready = Some(Core::start(&control, move || *bytes_of(&content) = lent.read()));
     }
-    fields.done_with_host_buffer = new_event(Arc::clone(&buffer.ready));
+    fields.done_with_host_buffer = new_event(buffer.work());
     fields.buffer = buffer.leak();
     std::ptr::null_mut()
 }
@@ -180,7 +195,7 @@ unsafe extern "C-unwind" fn size(call: *mut Struct<BufferOnDeviceSizeInBytes>) -
 
 unsafe extern "C-unwind" fn ready_event(call: *mut Struct<BufferReadyEvent>) -> *mut RawError {
     // SAFETY: the caller passes a valid argument struct with a buffer that has not been destroyed.
-    unsafe { (*call).fields.event = new_event(Arc::clone(&fake((*call).fields.buffer).ready)) };
+    unsafe { (*call).fields.event = new_event(fake((*call).fields.buffer).work()) };
     std::ptr::null_mut()
 }
 
@@ -211,8 +226,9 @@ unsafe extern "C-unwind" fn to_host(call: *mut Struct<BufferToHostBuffer>) -> *m
         return std::ptr::null_mut();
     }
     let lent = Lent(fields.dst.cast::<u8>(), fields.dst_size);
-    let content = Arc::clone(&buffer.content);
-    fields.event = new_event(Core::start_download(&buffer.control, move || lent.write(&bytes_of(&content))));
+    let (content, size) = (buffer.content.clone(), buffer.size());
+    let write = move || lent.write(&read(content.as_ref(), size));
+    fields.event = new_event(Core::start_download(&buffer.control, write));
     std::ptr::null_mut()
 }
 

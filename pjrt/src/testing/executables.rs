@@ -252,7 +252,7 @@ unsafe extern "C-unwind" fn execute(call: *mut Struct<LoadedExecutableExecute>) 
             for (number, output) in loaded.program.outputs.iter().enumerate() {
                 *outputs.add(number) = match output {
                     Output::Successor => fake(arguments[number % arguments.len()]).successor(device),
-                    Output::Zeros(shape) => FakeBuffer::zeros(&loaded.control, shape, device),
+                    Output::Zeros(ty, dims) => FakeBuffer::zeros(&loaded.control, (*ty, dims), device),
                 };
             }
             if !fields.device_complete_events.is_null() {

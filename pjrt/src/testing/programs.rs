@@ -2,6 +2,8 @@
 //! which only the name and the signature of `main` are read. An output of the first kind has the bytes of an argument,
 //! each plus one; one of the second kind is zero.
 
+use std::sync::Arc;
+
 use crate::ElementType;
 use crate::element_type::Shape;
 
@@ -26,7 +28,7 @@ pub(super) struct FakeProgram {
 #[derive(Clone)]
 pub(super) enum Output {
     Successor,
-    Zeros(Shape),
+    Zeros(ElementType, Arc<[i64]>),
 }
 
 impl FakeProgram {
@@ -37,7 +39,11 @@ impl FakeProgram {
         let parameters: Vec<&str> = parameters.split("%arg").skip(1).collect();
         let aliased = parameters.iter().filter(|parameter| parameter.contains("tf.aliasing_output"));
         let alias_bytes = aliased.map(|parameter| bytes(&shapes(parameter)[0])).sum();
-        let outputs = shapes(results).into_iter().map(Output::Zeros).collect();
+        let zeros = |shape: Shape| {
+            let dims = shape.dims.iter().map(|size| i64::try_from(*size).expect("small"));
+            Output::Zeros(shape.element_type, dims.collect())
+        };
+        let outputs = shapes(results).into_iter().map(zeros).collect();
         let (name, num_parameters) = (name.to_owned(), parameters.len());
         let text = format!("{devices:?}\n{text}");
         Some(Self { text, name, devices: devices.to_vec(), num_parameters, outputs, alias_bytes })

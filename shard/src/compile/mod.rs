@@ -22,7 +22,7 @@ use xla::{AheadOfTime, Platform, Program, ProgramFigures};
 
 use crate::args::Dtype;
 use crate::engine::limits::{self, LimitInputs};
-use crate::engine::{EngineError, config_json, graphs, quantized, weight_type};
+use crate::engine::{EngineError, config_json, quantized, weight_type};
 pub use fit::{FitReport, run as fit};
 use topology::Slice;
 
@@ -207,7 +207,7 @@ impl Plan {
         let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype))).map_err(engine_error)?;
         let dtype = dtype.ok_or_else(|| CompileError::NoDtype { model_id: args.model_id.clone() })?;
         let model = models::build(&config, dtype, num_devices).map_err(engine_error)?;
-        let graphs = quantized(graphs(&model).map_err(engine_error)?, args.quantize);
+        let graphs = quantized(ModelGraphs::of(&model).map_err(engine_error)?, args.quantize);
         let (weights_bytes, memory_bytes) = (graphs.weights_bytes(), ahead.memory_bytes());
         if ahead.memory(&graphs).available_bytes == 0 {
             let topology = args.topology.clone();

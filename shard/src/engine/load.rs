@@ -16,8 +16,7 @@ use devices::plugins::{self, Surroundings};
 use devices::{Asked, BackendKind, Choice, Device, Quantize};
 use kernels::attention::KvType;
 use model::Fingerprint;
-use model::graph::{DType, Dim, Graph, GraphError, Shape};
-use model::models::{self, Config, Model};
+use model::models::{self, Config};
 use model::sampling::Samplers;
 use model::weights::{self, Checkpoint};
 use model_files::ModelFiles;
@@ -143,7 +142,7 @@ pub(super) fn describe(
         Some(dtype) => dtype,
         None => checkpoint.dtype(),
     };
-    let graphs = graphs(&models::build(config, dtype, num_ranks)?)?;
+    let graphs = ModelGraphs::of(&models::build(config, dtype, num_ranks)?)?;
     Ok(Description { checkpoint, dtype, graphs: quantized(graphs, model.quantize) })
 }
 
@@ -230,17 +229,6 @@ pub(super) fn kv_type(asked: KvCacheDtype, weights: FloatType) -> KvType {
         (KvCacheDtype::Bf16, _) | (KvCacheDtype::Auto, FloatType::Bf16) => KvType::Bf16,
         (KvCacheDtype::Int8, _) => KvType::Int8,
     }
-}
-
-/// Builds the graphs of a step: the decoder, and the output head, which computes the logits from the hidden states of
-/// rows.
-pub(crate) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
-    let hidden_shape = model.decoder.node(model.decoder.outputs()[0]).shape.clone(); // [tokens, hidden]
-    let hidden_shape = Shape::new([Dim::Rows, hidden_shape.dims()[1]]); // [rows, hidden]
-    let mut logits = Graph::default();
-    let hidden = logits.argument(0, hidden_shape, DType::F32); // [rows, hidden]
-    let output = model.head.apply(&mut logits, hidden)?; // [rows, vocab]
-    Ok(ModelGraphs { decoder: model.decoder.clone(), logits: logits.finish(&[output]) })
 }
 
 /// Returns the graphs with matrices quantized as requested.

@@ -15,7 +15,7 @@ use super::*;
 use crate::error::XlaError;
 use crate::placement::ranked_devices;
 use crate::platform::Platform;
-use crate::weights::{Loading, Source as Weights, arrays, upload};
+use crate::weights::{Arrays, Loading, Source as Weights, arrays, upload};
 
 /// Two devices of a client, each with its rank.
 fn two_devices(client: &Client, device: devices::Device) -> Vec<(usize, Device)> {
@@ -45,8 +45,9 @@ fn every_device_has_every_weight() {
             for spec in &specs {
                 let expected = Upload::weight(spec, &values(spec));
                 for ((name, ty), expected) in arrays(spec).into_iter().zip(expected) {
-                    let found = buffers[&name].to_host().and_then(Download::wait).unwrap();
-                    assert_eq!((buffers[&name].dims(), found), (&ty.dims[..], expected.bytes), "{name}");
+                    let buffer = buffers.get(buffers.index(&name));
+                    let found = buffer.to_host().and_then(Download::wait).unwrap();
+                    assert_eq!((buffer.dims(), found), (&ty.dims[..], expected.bytes), "{name}");
                 }
             }
         }
@@ -91,7 +92,7 @@ fn the_bytes_under_way_are_bounded() {
         });
         control().fire(None);
         let arrays = loading.finish().unwrap();
-        assert_eq!(arrays.iter().map(|arrays| arrays.len()).collect::<Vec<_>>(), [model().weights().len(); 2]);
+        assert_eq!(arrays.iter().map(Arrays::len).collect::<Vec<_>>(), [model().weights().len(); 2]);
     });
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use backend::ModelGraphs;
 use model::models::{self, Config};
 use model::weights::{self, Checkpoint};
 use model_files::Gguf;
@@ -11,14 +12,13 @@ use numbers::FloatType;
 use serde_json::{Value, json};
 
 use super::fixture;
-use crate::engine::graphs;
 
 /// Builds the graphs of the model that a `config.json` describes.
 fn build(json: &Value, num_shards: usize) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let config = Config::parse(json.to_string().as_bytes()).map_err(|error| text(&error))?;
     let model = models::build(&config, FloatType::F32, num_shards).map_err(|error| text(&error))?;
-    let graphs = graphs(&model).map_err(|error| text(&error))?;
+    let graphs = ModelGraphs::of(&model).map_err(|error| text(&error))?;
     let counted = (graphs.weights_bytes(), graphs.decoder.multiply_adds());
     let limits = [config.vocab_size(), config.max_position_embeddings()];
     limits.into_iter().try_for_each(|limit| limit.map(drop)).map_err(|error| text(&error))?;
