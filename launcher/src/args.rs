@@ -123,9 +123,9 @@ pub(crate) struct LaunchArgs {
     pub(crate) num_shard: Option<u32>,
 
     /// Number of devices that each shard process uses; the model is split over --num-shard × --devices-per-shard
-    /// devices
-    #[arg(long, env, help_heading = PROCESSES, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) devices_per_shard: u32,
+    /// devices [default: 1; for one shard on TPUs, as many of the host's devices as the model can be split over]
+    #[arg(long, env, help_heading = PROCESSES, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) devices_per_shard: Option<u32>,
 
     /// Path of the shards' Unix sockets, to which each shard appends `-<shard>`, or tcp://host:port with a loopback
     /// address, where each shard adds its number to the port [default: a private directory, removed at the end]

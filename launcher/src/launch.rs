@@ -19,7 +19,7 @@ use crate::plan::text::text;
 use crate::plan::{LaunchPlan, Machine, Place};
 use crate::shared_memory::SharedMemory;
 use crate::tpu::diagnosis::{Diagnosis, Inspection};
-use crate::tpu::{FIRST_PORT, diagnosis, free_ports};
+use crate::tpu::{FIRST_PORT, MAX_DEVICES_PER_HOST, diagnosis, free_ports};
 use crate::{preflight, supervisor, variables};
 
 /// Serves until a signal arrives or something fails. `docs/exit-codes.md` lists the exit statuses.
@@ -68,7 +68,13 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     let collective_path = memory.as_ref().map(SharedMemory::path);
     let planned = unresolved(args);
     let shard_uds_path = sockets.shard_uds_path();
-    let mut place = Place { device, shard_uds_path, collective_path, snapshot: planned.as_ref() };
+    let mut place = Place {
+        device,
+        shard_uds_path,
+        collective_path,
+        snapshot: planned.as_ref(),
+        device_counts: device_counts(args, device, None),
+    };
     let mut plan = LaunchPlan::new(args, &place, &machine)?;
     if let Some(reason) = plan.unreachable() {
         return Err(LauncherError::Arguments(vec![reason]));
@@ -89,9 +95,10 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
         };
         snapshot = resolved;
         place.snapshot = Some(&snapshot);
+        place.device_counts = device_counts(args, device, Some(&snapshot));
         plan = LaunchPlan::new(args, &place, &machine)?;
     }
-    preflight::check_model(args, &place, plan.shards.len())?;
+    preflight::check_model(args, &place, &plan)?;
     supervisor::run(&plan, signals)
 }
 
@@ -109,7 +116,13 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let collective_path = memory.as_ref().map(SharedMemory::path);
     let shard_uds_path = launch.shard_uds_path.clone().unwrap_or_else(|| "<private directory>/shard".to_owned());
     let snapshot = unresolved(launch);
-    let place = Place { device, shard_uds_path: &shard_uds_path, collective_path, snapshot: snapshot.as_ref() };
+    let place = Place {
+        device,
+        shard_uds_path: &shard_uds_path,
+        collective_path,
+        snapshot: snapshot.as_ref(),
+        device_counts: device_counts(launch, device, None),
+    };
     let plan = LaunchPlan::new(launch, &place, &machine)?;
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
     let errors = errors.iter().map(|error| format!("error: {error}"));
@@ -121,6 +134,15 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
 
 fn choose(args: &LaunchArgs, surroundings: &Surroundings) -> Choice {
     devices::choose(args.model.device, args.model.plugin_path.as_deref(), surroundings)
+}
+
+/// Returns the numbers of devices that the model can be split over, if the number is not given and a device needs one;
+/// `None` if they are not known, as before a download.
+fn device_counts(args: &LaunchArgs, device: Device, snapshot: Option<&Snapshot>) -> Option<Vec<u32>> {
+    let is_open = device.ranks == Ranks::Slice && args.devices_per_shard.is_none();
+    let folder = snapshot.map(|snapshot| snapshot.folder.display().to_string());
+    let model_id = folder.or_else(|| wanted(args).is_none().then(|| args.model.model_id.clone()))?;
+    if is_open { shard::device_counts(&model_id, MAX_DEVICES_PER_HOST) } else { None }
 }
 
 /// The model to download, or `None` if the model's id is not one of the Hub.

@@ -6,7 +6,7 @@ use router::HttpEndpoint;
 
 use crate::args::LaunchArgs;
 use crate::error::LauncherError;
-use crate::plan::{self, Place};
+use crate::plan::{self, LaunchPlan, Place};
 use crate::socket_place::SocketPlace;
 
 /// Checks a local model's files, the flags and the HTTP address, and finds a directory for the sockets.
@@ -31,10 +31,11 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
 ///
 /// # Errors
 /// The first problem.
-pub(crate) fn check_model(args: &LaunchArgs, place: &Place<'_>, num_shards: usize) -> Result<(), LauncherError> {
-    let num_shards = u32::try_from(num_shards).unwrap_or(u32::MAX);
+pub(crate) fn check_model(args: &LaunchArgs, place: &Place<'_>, plan: &LaunchPlan) -> Result<(), LauncherError> {
+    let num_shards = u32::try_from(plan.shards.len()).unwrap_or(u32::MAX);
     let router_args = plan::router_args(args, place, num_shards);
-    shard::check(&plan::shard_args(args, place, 0, num_shards)?, &router::wishes(&router_args))?;
+    let shard_args = plan::shard_args(args, place, 0, [num_shards, plan.devices_per_shard])?;
+    shard::check(&shard_args, &router::wishes(&router_args))?;
     router::check(&router_args).map_err(Box::new)?;
     Ok(())
 }

@@ -51,6 +51,12 @@ pub fn check(args: &ShardArgs, wishes: &proto::Warmup) -> Result<(), CheckError>
     Ok(engine::check(args, wishes)?)
 }
 
+/// Returns the numbers of devices, from 1 to `most`, that the model can be split over: for example, each device needs
+/// the same number of heads. `None` if the model's configuration cannot be read.
+pub fn device_counts(model_id: &str, most: u32) -> Option<Vec<u32>> {
+    engine::device_counts(model_id, most)
+}
+
 /// Calls [`run`] as the main function of a process. Starts logging, makes the kernel kill the process when its parent
 /// dies (process `parent_pid`, if that is known), and logs the error of the run as the last line. The exit status is
 /// one of [`proto::exit_status`].

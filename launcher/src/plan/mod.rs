@@ -46,6 +46,8 @@ pub(crate) struct Place<'a> {
     pub(crate) collective_path: Option<PathBuf>,
     /// The snapshot of a model from the Hub. `None` for another model, whose id is a path or `demo`.
     pub(crate) snapshot: Option<&'a Snapshot>,
+    /// The numbers of devices that the model can be split over; `None` if they are not known yet.
+    pub(crate) device_counts: Option<Vec<u32>>,
 }
 
 /// One process to start: this executable with these arguments and variables.
@@ -71,6 +73,7 @@ pub(crate) struct LaunchPlan {
     pub(crate) router: ChildPlan,
     /// The TPU slice to which the shards belong; `None` on other devices.
     pub(crate) slice: Option<Slice>,
+    pub(crate) devices_per_shard: u32,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) json_output: bool,
 }
@@ -83,7 +86,7 @@ impl LaunchPlan {
     pub(crate) fn new(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Self, LauncherError> {
         let num_shard = args.num_shard.unwrap_or(1);
         let mut errors = check(args, place);
-        let slice = if errors.is_empty() { slice(args, place.device, machine) } else { Ok(None) };
+        let slice = if errors.is_empty() { slice(args, place, machine) } else { Ok(None) };
         errors.extend(slice.as_ref().err().into_iter().flatten().cloned());
         let (Ok(slice), true) = (slice, errors.is_empty()) else {
             return Err(LauncherError::Arguments(errors));
@@ -91,8 +94,10 @@ impl LaunchPlan {
         let num_hosts = slice.as_ref().map_or(1, |slice| slice.hosts.len());
         let num_shards = num_shard.saturating_mul(u32::try_from(num_hosts).unwrap_or(u32::MAX));
         let first_shard = slice.as_ref().map_or(0, |slice| slice.worker_id.saturating_mul(num_shard));
+        let of_slice = slice.as_ref().map(|slice| slice.devices_per_process);
+        let devices_per_shard = of_slice.or(args.devices_per_shard).unwrap_or(1);
         let shard = |local: u32| {
-            let mut shard = shard(args, place, first_shard + local, num_shards)?;
+            let mut shard = shard(args, place, first_shard + local, [num_shards, devices_per_shard])?;
             let member = slice.as_ref().and_then(|slice| slice.members().nth(local as usize));
             let setting = member.map_or(Setting::Shard(place.device), Setting::Tpu);
             shard.child.variables = variables(&setting, &machine.environment);
@@ -102,6 +107,7 @@ impl LaunchPlan {
             shards: (0..num_shard).map(shard).collect::<Result<_, _>>()?,
             router: router(args, place, num_shards),
             slice,
+            devices_per_shard,
             shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
             json_output: args.log.json_output,
         })
@@ -119,13 +125,14 @@ impl LaunchPlan {
     }
 }
 
-fn slice(args: &LaunchArgs, device: Device, machine: &Machine) -> Result<Option<Slice>, Vec<String>> {
-    if device.ranks != Ranks::Slice {
+fn slice(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Option<Slice>, Vec<String>> {
+    if place.device.ranks != Ranks::Slice {
         return Ok(None);
     }
     let request = Request {
         num_shard: args.num_shard.unwrap_or(1),
         devices_per_shard: args.devices_per_shard,
+        device_counts: place.device_counts.as_deref(),
         chips: &machine.chips,
         environment: &machine.environment,
         ports: &machine.ports,
@@ -144,7 +151,7 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
         _ => {}
     }
     let num_shard = args.num_shard.unwrap_or(1);
-    let ranks = place.device.check_ranks(num_shard, args.devices_per_shard);
+    let ranks = place.device.check_ranks(num_shard, args.devices_per_shard.unwrap_or(1));
     errors.extend(ranks.err().map(|error| error.to_string()));
     errors.extend(check_endpoint(place, num_shard.saturating_sub(1)).err());
     if let (Some(revision), None) = (&args.model.revision, place.snapshot) {
@@ -175,7 +182,7 @@ fn endpoint(place: &Place<'_>, shard: u32) -> Result<Endpoint, String> {
     Endpoint::of_shard(place.shard_uds_path, shard).map_err(|error| format!("`shard_uds_path`: {error}"))
 }
 
-/// The arguments of the shard with this number.
+/// The arguments of the shard with this number. `counts` are the number of shards and of devices of each.
 ///
 /// # Errors
 /// [`LauncherError::Arguments`] when its address is invalid.
@@ -183,7 +190,7 @@ pub(crate) fn shard_args(
     args: &LaunchArgs,
     place: &Place<'_>,
     shard: u32,
-    num_shards: u32,
+    [num_shards, devices_per_shard]: [u32; 2],
 ) -> Result<shard::ShardArgs, LauncherError> {
     let mut model = args.model.clone();
     model.device = Asked::Device(place.device);
@@ -196,15 +203,15 @@ pub(crate) fn shard_args(
         uds_path: endpoint(place, shard).map_err(|error| LauncherError::Arguments(vec![error]))?,
         shard,
         num_shards,
-        devices_per_shard: args.devices_per_shard,
+        devices_per_shard,
         collective_path: place.collective_path.clone(),
         json_output: true,
         log_level: args.log.log_level.clone(),
     })
 }
 
-fn shard(args: &LaunchArgs, place: &Place<'_>, shard: u32, num_shards: u32) -> Result<ShardPlan, LauncherError> {
-    let args = shard_args(args, place, shard, num_shards)?;
+fn shard(args: &LaunchArgs, place: &Place<'_>, shard: u32, counts: [u32; 2]) -> Result<ShardPlan, LauncherError> {
+    let args = shard_args(args, place, shard, counts)?;
     Ok(ShardPlan { child: child(ChildId::Shard(shard), "shard", args.to_argv()), endpoint: args.uds_path })
 }
 

@@ -13,7 +13,13 @@ fn plan(flags: &[&str]) -> Result<LaunchPlan, LauncherError> {
         Asked::Auto => Device::CPU,
         Asked::Device(device) => device,
     };
-    let place = Place { device, shard_uds_path, collective_path: Some("/proc/self/fd/3".into()), snapshot: None };
+    let place = Place {
+        device,
+        shard_uds_path,
+        collective_path: Some("/proc/self/fd/3".into()),
+        snapshot: None,
+        device_counts: None,
+    };
     let machine = Machine { chips: Vec::new(), environment: Environment::default(), ports: Vec::new() };
     LaunchPlan::new(&args.launch, &place, &machine)
 }

@@ -31,7 +31,8 @@ pub(super) fn look(device: Device, args: &ProbeArgs, root: &Path) -> Result<Foun
     let all = chips.iter().map(|chip| devices_per_chip(chip.generation)).sum();
     let request = Request {
         num_shard: 1,
-        devices_per_shard: args.num_devices.unwrap_or(all),
+        devices_per_shard: Some(args.num_devices.unwrap_or(all)),
+        device_counts: None,
         chips: &chips,
         environment: &environment,
         ports: &free_ports(FIRST_PORT, 1, 0),

@@ -22,6 +22,7 @@ use crate::tpu::asked::Asked;
 pub(crate) use crate::tpu::asked::INPUTS;
 use crate::tpu::bounds::Bounds;
 pub(crate) use crate::tpu::ports::{FIRST_PORT, free_ports};
+pub(crate) use crate::tpu::shape::MAX_DEVICES_PER_HOST;
 use crate::tpu::shape::Shape;
 
 /// The input of a plan for TPUs.
@@ -29,8 +30,11 @@ use crate::tpu::shape::Shape;
 pub(crate) struct Request<'a> {
     /// The number of shard processes on this host.
     pub(crate) num_shard: u32,
-    /// The number of devices of each shard.
-    pub(crate) devices_per_shard: u32,
+    /// The number of devices of each shard. `None` means 1 or, for a single shard, the largest number that a form and
+    /// the model allow.
+    pub(crate) devices_per_shard: Option<u32>,
+    /// The numbers of devices that the model can be split over; `None` if they are not known.
+    pub(crate) device_counts: Option<&'a [u32]>,
     /// The chips of this host, by their local index.
     pub(crate) chips: &'a [Chip],
     pub(crate) environment: &'a Environment,
@@ -44,6 +48,7 @@ pub(crate) struct Slice {
     generation: Generation,
     pub(crate) process_bounds: Bounds,
     pub(crate) chips_per_process: Bounds,
+    pub(crate) devices_per_process: u32,
     /// The name of the slice's type, such as `v6e-8`.
     pub(crate) accelerator_type: String,
     /// All hosts of the slice, in order.
@@ -116,6 +121,7 @@ impl Slice {
             chips: shape.chips.iter().map(|chip| *chip as usize).collect(),
             process_bounds: shape.process_bounds,
             chips_per_process: shape.chips_per_process,
+            devices_per_process: shape.devices_per_process,
             wrap: shape.wrap,
             notes: shape.notes,
             metrics_ports: asked.metrics_ports,

@@ -8,7 +8,7 @@ use crate::tpu::bounds::Bounds;
 use crate::tpu::{Request, devices_per_chip};
 
 /// The maximum number of devices on a host.
-const MAX_DEVICES_PER_HOST: u32 = 16;
+pub(crate) const MAX_DEVICES_PER_HOST: u32 = 16;
 
 /// The part of a host that one process owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,7 @@ pub(crate) struct Shape {
     pub(crate) chips: Vec<u32>,
     pub(crate) process_bounds: Bounds,
     pub(crate) chips_per_process: Bounds,
+    pub(crate) devices_per_process: u32,
     /// Which of the three dimensions wrap around, as in [`Bounds::wrap`]; `None` for a slice of one host.
     pub(crate) wrap: Option<String>,
     /// Notes that are shown to the user.
@@ -55,8 +56,9 @@ impl Shape {
     /// When no form has these numbers of processes and devices (the message lists the allowed ones), when the shape of
     /// the slice is unknown, or when the hosts do not fill the slice.
     pub(crate) fn of(request: &Request<'_>, generation: Generation, asked: &Asked) -> Result<Self, String> {
-        let local = Local::of(request.num_shard, request.devices_per_shard, generation, asked)
-            .ok_or_else(|| no_such_form(request, generation, asked))?;
+        let devices = request.devices_per_shard.unwrap_or_else(|| default_devices(request, generation, asked));
+        let local = Local::of(request.num_shard, devices, generation, asked)
+            .ok_or_else(|| no_such_form(request.num_shard, devices, generation, asked))?;
         let num_hosts = asked.hosts.len();
         let slice = slice_shape(&local, generation, asked)?;
         let hosts = slice.divided_by(&local.host).filter(|hosts| hosts.product() as usize == num_hosts);
@@ -79,8 +81,9 @@ impl Shape {
             } else {
                 chips_per_process
             },
+            devices_per_process: devices,
             wrap: (num_hosts > 1).then(|| slice.wrap(is_flat(generation))),
-            notes: notes(request, generation, &local, asked),
+            notes: notes((request, devices), generation, &local, asked),
         })
     }
 
@@ -138,6 +141,20 @@ impl Local {
     }
 }
 
+/// Returns the number of devices of each shard if the request has none: for a single shard the largest number of this
+/// host's devices for which there is a form, and over which the model can be split; 1 if there are several shards.
+fn default_devices(request: &Request<'_>, generation: Generation, asked: &Asked) -> u32 {
+    if request.num_shard > 1 {
+        return 1;
+    }
+    let num_hosts = u32::try_from(asked.hosts.len()).unwrap_or(u32::MAX);
+    let is_possible = |devices: &u32| {
+        let splits = request.device_counts.is_none_or(|counts| counts.contains(&devices.saturating_mul(num_hosts)));
+        splits && Local::of(1, *devices, generation, asked).is_some()
+    };
+    (1..=MAX_DEVICES_PER_HOST).rev().find(is_possible).unwrap_or(1)
+}
+
 /// True if slices of this generation have two dimensions.
 fn is_flat(generation: Generation) -> bool {
     matches!(generation, Generation::V5e | Generation::V6e)
@@ -158,11 +175,10 @@ fn slice_shape(local: &Local, generation: Generation, asked: &Asked) -> Result<B
     })
 }
 
-fn no_such_form(request: &Request<'_>, generation: Generation, asked: &Asked) -> String {
+fn no_such_form(num_shard: u32, devices_per_shard: u32, generation: Generation, asked: &Asked) -> String {
     let legal =
         |devices| (1..=MAX_DEVICES_PER_HOST).filter(move |n| Local::of(*n, devices, generation, asked).is_some());
     let list = |counts: Vec<u32>| counts.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ");
-    let Request { num_shard, devices_per_shard, .. } = *request;
     let shards: Vec<u32> = legal(devices_per_shard).collect();
     let allowed = if shards.is_empty() {
         let devices: Vec<u32> = (1..=MAX_DEVICES_PER_HOST).filter(|devices| legal(*devices).next().is_some()).collect();
@@ -193,8 +209,15 @@ fn no_such_form(request: &Request<'_>, generation: Generation, asked: &Asked) ->
 
 /// Notes about choices on which sources disagree, that no other system is known to make, that are not tried yet, or
 /// that leave a device idle.
-fn notes(request: &Request<'_>, generation: Generation, local: &Local, asked: &Asked) -> Vec<String> {
+fn notes((request, devices): (&Request<'_>, u32), generation: Generation, local: &Local, asked: &Asked) -> Vec<String> {
     let mut notes = Vec::new();
+    let num_visible = asked.visible.len();
+    if request.devices_per_shard.is_none() && request.num_shard == 1 && (local.num_chips as usize) < num_visible {
+        notes.push(format!(
+            "{} of {num_visible} chips are used: the model cannot be split over more, or no form has more",
+            local.num_chips
+        ));
+    }
     if local.num_chips == 8 && asked.hosts.len() == 1 && asked.topology.is_none() {
         notes.push(
             "8 chips are used in the shape 2,4,1, but some sources say 4,2,1: if libtpu fails, set TPU_TOPOLOGY=4x2"
@@ -217,7 +240,7 @@ fn notes(request: &Request<'_>, generation: Generation, local: &Local, asked: &A
                 .into(),
         );
     }
-    if request.devices_per_shard < devices_per_chip(generation) && local.form == Form::Chips(1) {
+    if devices < devices_per_chip(generation) && local.form == Form::Chips(1) {
         notes.push("one of the two devices of the chip is idle: --devices-per-shard 2 uses both".into());
     }
     notes

@@ -41,8 +41,25 @@ impl Host {
             "--devices-per-shard",
             &devices_per_shard,
         ]);
-        let place = Place { device: Device::TPU, shard_uds_path: "/run/s", collective_path: None, snapshot: None };
+        self.plan_of(&args, None)
+    }
+
+    fn plan_of(&self, args: &Args, device_counts: Option<&[u32]>) -> Result<LaunchPlan, LauncherError> {
+        let place = Place {
+            device: Device::TPU,
+            shard_uds_path: "/run/s",
+            collective_path: None,
+            snapshot: None,
+            device_counts: device_counts.map(<[u32]>::to_vec),
+        };
         LaunchPlan::new(&args.launch, &place, &self.machine)
+    }
+
+    /// Returns the number of devices of one shard, and the chips that it opens, if only `flags` are given.
+    fn defaults(&self, flags: &[&str], device_counts: Option<&[u32]>) -> (u32, usize) {
+        let flags = ["text-generation-launcher", "--device", "tpu"].iter().chain(flags);
+        let plan = self.plan_of(&Args::parse_from(flags), device_counts).unwrap();
+        (plan.devices_per_shard, plan.slice.unwrap().chips.len())
     }
 
     fn text(&self, num_shard: u32, devices_per_shard: u32) -> String {
@@ -96,6 +113,28 @@ fn one_process_for_a_whole_host() {
     assert_snapshot!("v5e-1", host(V5E, 1, &[]).text(1, 1));
     assert_snapshot!("v6e-8-one-process", host(V6E, 8, &[]).text(1, 8));
     assert_eq!(host(TPU7X, 4, &[]).values(1, 8, "TPU_CHIPS_PER_PROCESS_BOUNDS"), ["2,2,1"]);
+}
+
+#[test]
+fn one_process_has_all_devices_unless_told_otherwise() {
+    assert_eq!(host(V5E, 4, &[]).defaults(&[], None), (4, 4));
+    assert_eq!(host(V6E, 8, &[("TPU_VISIBLE_CHIPS", "4,5,6,7")]).defaults(&[], None), (4, 4));
+    assert_eq!(host(V5P, 4, &[]).defaults(&[], None), (8, 4));
+    assert_eq!(host(TPU7X, 4, &[]).defaults(&["--num-shard", "1"], None), (8, 4));
+    assert_eq!(host(V6E, 8, &[]).defaults(&["--num-shard", "8"], None), (1, 8));
+    assert_eq!(host(V6E, 8, &[]).defaults(&["--devices-per-shard", "2"], None), (2, 2));
+    let worker = [("TPU_WORKER_HOSTNAMES", "t0,t1,t2,t3"), ("TPU_WORKER_ID", "2")];
+    assert_eq!(host(V6E, 4, &worker).defaults(&[], None), (4, 4));
+}
+
+/// A model with six heads and two KV heads can be split over two devices, but not over four or eight.
+#[test]
+fn one_process_has_the_devices_over_which_the_model_can_be_split() {
+    assert_eq!(host(V6E, 8, &[]).defaults(&[], Some(&[1, 2, 3, 6])), (2, 2));
+    assert_eq!(host(V6E, 8, &[]).defaults(&[], Some(&[1, 3, 9])), (1, 1));
+    assert_eq!(host(V5P, 4, &[]).defaults(&[], Some(&[1, 2, 4])), (4, 2));
+    let plan = host(V6E, 8, &[]).plan_of(&Args::parse_from(["l", "--device", "tpu"]), Some(&[1, 2])).unwrap();
+    assert!(plan.slice.unwrap().notes[0].starts_with("2 of 8 chips are used: the model cannot be split"));
 }
 
 #[test]

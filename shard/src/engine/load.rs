@@ -156,6 +156,15 @@ pub(crate) fn config_json(files: &ModelFiles) -> Result<Cow<'static, [u8]>, Engi
     Ok(Cow::Owned(serde_json::Value::Object(config).to_string().into_bytes()))
 }
 
+/// Returns the numbers of ranks, from 1 to `most`, that the model can be split over; `None` if its configuration cannot
+/// be read.
+pub(crate) fn device_counts(model_id: &str, most: u32) -> Option<Vec<u32>> {
+    let files = ModelFiles::open(model_id).ok()?;
+    let config = Config::parse(&config_json(&files).ok()?).ok()?;
+    let can_split = |count: &u32| models::build(&config, FloatType::F32, *count as usize).is_ok();
+    Some((1..=most).filter(can_split).collect())
+}
+
 /// Refuses a kind of attention, numbers of ranks, and number types that `device` does not support.
 pub(super) fn check_device(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
     let ModelArgs { quantize, kv_cache_dtype, attention, .. } = args.model;

@@ -30,7 +30,7 @@ use crate::rows::RowTable;
 pub(crate) use check::check;
 pub(crate) use error::EngineError;
 pub(crate) use launched::{DeviceClock, LaunchedStep};
-pub(crate) use load::{config_json, load, num_threads, quantized, weight_type};
+pub(crate) use load::{config_json, device_counts, load, num_threads, quantized, weight_type};
 use wants::Asked;
 
 /// A loaded model.
