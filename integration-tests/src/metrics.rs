@@ -22,11 +22,17 @@ impl Metrics {
         Self { values: values.collect() }
     }
 
-    /// The value of the metric with this name and these labels.
+    /// The value of the metric with this name and these labels, or of the only one with this name and any labels.
     ///
     /// # Panics
-    /// When the page has no such metric.
+    /// When the page has no such metric, or several.
     pub fn value(&self, name: &str) -> f64 {
-        self.values.get(name).copied().unwrap_or_else(|| panic!("no metric {name} among {:?}", self.values.keys()))
+        if let Some(value) = self.values.get(name) {
+            return *value;
+        }
+        let is_it = |key: &&String| key.strip_prefix(name).is_some_and(|labels| labels.starts_with('{'));
+        let found: Vec<&String> = self.values.keys().filter(is_it).collect();
+        let [key] = found.as_slice() else { panic!("no metric {name}, or several, among {:?}", self.values.keys()) };
+        self.values[*key]
     }
 }

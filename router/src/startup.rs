@@ -17,7 +17,7 @@ use crate::generation::{Generator, Permits};
 use crate::grammar::GrammarCompiler;
 use crate::memory::{self, MemoryBudget};
 use crate::memory_size::MemorySize;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Served};
 use crate::routes;
 use crate::shard_client::ShardGroup;
 use crate::state::{AppState, Health, ServerInfo};
@@ -72,7 +72,9 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     let memory = MemoryBudget::new(config.memory_budget_bytes, memory::resident_bytes());
     memory.announce();
 
-    let metrics = Arc::new(Metrics::new(&limits.request)?);
+    let served =
+        Served { model_name: &config.model_id, block_size: model.block_size, num_blocks: limits.scheduler.num_blocks };
+    let metrics = Arc::new(Metrics::new(&limits.request, &served)?);
     metrics.programs_compiled.warmup.increment(u64::from(warmup.num_programs_compiled));
     metrics.batch_max_total_tokens.set(limits.max_batch_total_tokens);
     let (stop_tx, stop_rx) = watch::channel(false);

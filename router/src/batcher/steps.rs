@@ -25,6 +25,8 @@ pub(super) struct Steps {
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     phase: Phase,
+    /// The number of sequences that decode.
+    num_decoding: usize,
     at: Instant,
 }
 
@@ -61,10 +63,10 @@ impl Steps {
         for event in &step.events {
             if let SequenceEvent::Admitted { num_prompt_tokens, num_cached, .. } = event.kind {
                 num_admitted += 1;
-                self.metrics.prefix_cache.count(num_prompt_tokens, num_cached);
+                self.metrics.vllm.note_prompt(num_prompt_tokens, num_cached);
             }
         }
-        self.metrics.preemptions.increment(u64::from(step.num_preempted + step.num_displaced));
+        self.metrics.vllm.num_preemptions.increment(u64::from(step.num_preempted + step.num_displaced));
         if num_admitted > 0 {
             self.metrics.batch_next_size.record(f64::from(num_admitted));
         }
@@ -79,19 +81,23 @@ impl Steps {
         tracing::trace!(rows = step.rows.len(), decoding = step.num_decoding(), tokens = num_tokens, "step");
         if let Some(phase) = step.phase() {
             self.metrics.steps(phase).count.increment(1);
-            self.under_way.push_back(Sent { phase, at: Instant::now() });
+            self.metrics.vllm.iteration_tokens.record(num_tokens as f64);
+            self.under_way.push_back(Sent { phase, num_decoding: step.num_decoding(), at: Instant::now() });
         }
     }
 
     /// Removes the oldest step, whose reply has arrived. Returns `None` if no step is under way.
     pub(super) fn end(&mut self, reply: &StepReply) -> Option<Done> {
-        let Sent { phase, at } = self.under_way.pop_front()?;
+        let Sent { phase, num_decoding, at } = self.under_way.pop_front()?;
         let received_at = Instant::now();
         // The step began when it was sent or when the step before it ended, whichever was later.
         let began_at = at.max(std::mem::replace(&mut self.idle_since, received_at));
         if phase == Phase::Decode {
             self.metrics.device_idle_duration.record(Duration::from_nanos(reply.idle_ns));
         }
+        let num_tokens = reply.rows.iter().filter(|row| row.token.is_some()).count();
+        self.metrics.vllm.generation_tokens.increment(num_tokens as u64);
+        self.metrics.vllm.note_decoded(received_at.saturating_duration_since(began_at), num_decoding);
         self.metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
         Some(Done { phase, began_at, received_at, forward: Duration::from_nanos(reply.forward_ns) })
     }
@@ -119,7 +125,7 @@ impl Steps {
     /// If `result` is an error of the shards, counts all steps under way as failed and forgets them. Returns `result`.
     pub(super) fn note_error<T, E>(&mut self, result: Result<T, E>) -> Result<T, E> {
         if result.is_err() {
-            for Sent { phase, at: _ } in self.under_way.drain(..) {
+            for Sent { phase, .. } in self.under_way.drain(..) {
                 self.metrics.steps(phase).failure.increment(1);
             }
         }

@@ -32,7 +32,7 @@ pub(crate) use best_of::Outcome;
 pub(crate) use error::GenerationError;
 pub(crate) use permits::{Permit, Permits};
 pub(crate) use report::{RequestId, Trace};
-pub(crate) use request::GenerationRequest;
+pub(crate) use request::{GenerationRequest, ValidPrompt};
 pub(crate) use stream::{Completion, Finish, FinishReason, Piece, PromptToken, Token};
 pub(crate) use timings::Timings;
 
@@ -117,6 +117,23 @@ impl Generator {
         let checked = self.validator.check_sequences(&request.options, delivery).map_err(GenerationError::from);
         checked.inspect_err(|error| Report::new(&self.metrics, &request.request_id).failure(error))?;
         self.admit(tenant, request.num_sequences(), &request.request_id)
+    }
+
+    /// Returns the tokens that the model would read for a request. `permit` keeps the memory for them.
+    ///
+    /// # Errors
+    /// When the request would not be carried out.
+    pub(crate) async fn render(
+        &self,
+        permit: &mut Permit,
+        request: &GenerationRequest,
+    ) -> Result<ValidPrompt, GenerationError> {
+        let valid = self.validate(permit, request).await?;
+        Ok(ValidPrompt {
+            token_ids: valid.prompt,
+            num_choices: request.num_choices,
+            max_new_tokens: valid.max_new_tokens,
+        })
     }
 
     /// Begins a generation that is read token by token.
@@ -225,7 +242,24 @@ impl Generator {
     /// Validates a request, once for all its sequences, and takes memory for its tokens.
     async fn prepare(&self, permit: &mut Permit, request: &GenerationRequest) -> Result<Prepared, GenerationError> {
         let mut report = Report::new(&self.metrics, &request.request_id);
-        let prepared = async {
+        let valid = self.validate(permit, request).await.inspect_err(|error| report.failure(error))?;
+        for _ in 0..request.num_choices {
+            self.metrics.request_input_length.record(valid.prompt.len() as f64);
+            self.metrics.request_max_new_tokens.record(valid.max_new_tokens);
+            self.metrics.vllm.note_request(valid.prompt.len(), valid.max_new_tokens);
+        }
+        let arrival = Arrival { received_at: request.received_at, validated_at: Instant::now() };
+        let more = (1..request.num_choices).map(|_| Report::new(&self.metrics, &request.request_id));
+        Ok(Prepared { valid, arrival, reports: std::iter::once(report).chain(more).collect() })
+    }
+
+    /// Validates a request, and takes memory for its tokens.
+    async fn validate(
+        &self,
+        permit: &mut Permit,
+        request: &GenerationRequest,
+    ) -> Result<ValidRequest, GenerationError> {
+        let validated = async {
             let valid = self.validator.validate(&request.prompt, &request.options).await?;
             // All sequences share the prompt, and each sends a copy of it to the shards.
             let token_bytes = size_of_val(&*valid.prompt).saturating_mul(request.num_sequences() as usize + 1);
@@ -234,20 +268,12 @@ impl Generator {
             }
             Ok(valid)
         };
-        let valid = prepared.await.map_err(|error| match error {
+        validated.await.map_err(|error| match error {
             ValidationError::Grammar(GrammarError::Busy) | ValidationError::Tokenizer(TextError::Busy) => {
                 GenerationError::Overloaded
             }
             error => GenerationError::Validation(error),
-        });
-        let valid = valid.inspect_err(|error| report.failure(error))?;
-        for _ in 0..request.num_choices {
-            self.metrics.request_input_length.record(valid.prompt.len() as f64);
-            self.metrics.request_max_new_tokens.record(valid.max_new_tokens);
-        }
-        let arrival = Arrival { received_at: request.received_at, validated_at: Instant::now() };
-        let more = (1..request.num_choices).map(|_| Report::new(&self.metrics, &request.request_id));
-        Ok(Prepared { valid, arrival, reports: std::iter::once(report).chain(more).collect() })
+        })
     }
 
     /// Submits one sequence to the batcher. If the request has a seed, a sequence of choice `n` gets this seed plus

@@ -53,6 +53,7 @@ impl Report {
         self.has_ended = true;
         let metrics = &self.metrics;
         metrics.request_success.increment(1);
+        metrics.vllm.note_success(finish.reason, timings);
         metrics.request_generated_tokens.record(timings.num_generated_tokens);
         metrics.request_duration.record(timings.total());
         metrics.request_validation_duration.record(timings.validation());
@@ -92,6 +93,7 @@ impl Report {
             GenerationError::Incomplete => &failures.incomplete,
         };
         counter.increment(1);
+        self.metrics.vllm.note_failure(false);
         // The code that handles a failure logs it once. The requests that it ends are logged only at the level debug.
         let (trace_id, parent_id) = (self.request_id.trace_id(), self.request_id.parent_id());
         tracing::debug!(request_id = %self.request_id.id, trace_id, parent_id, "{error}");
@@ -102,6 +104,7 @@ impl Drop for Report {
     fn drop(&mut self) {
         if !self.has_ended {
             self.metrics.request_failure.dropped.increment(1);
+            self.metrics.vllm.note_failure(true);
             let (trace_id, parent_id) = (self.request_id.trace_id(), self.request_id.parent_id());
             tracing::debug!(request_id = %self.request_id.id, trace_id, parent_id, "the client left");
         }

@@ -1,5 +1,6 @@
 //! A request for one or several generations of a prompt.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::report::RequestId;
@@ -15,6 +16,14 @@ pub(crate) struct GenerationRequest {
     pub(crate) received_at: Instant,
     /// The request's name in the log.
     pub(crate) request_id: RequestId,
+}
+
+/// The prompt of a valid request.
+#[derive(Debug)]
+pub(crate) struct ValidPrompt {
+    pub(crate) token_ids: Arc<[u32]>,
+    pub(crate) num_choices: u32,
+    pub(crate) max_new_tokens: u32,
 }
 
 impl GenerationRequest {

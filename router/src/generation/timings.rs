@@ -51,6 +51,11 @@ impl Timings {
         self.inference() / self.num_generated_tokens.max(1)
     }
 
+    /// The time from the first token to the last one; `None` if there is no token.
+    pub(crate) fn decode(&self) -> Option<Duration> {
+        Some(self.finished_at.saturating_duration_since(self.first_token_at?))
+    }
+
     /// The time from receiving the request to its first token.
     pub(crate) fn time_to_first_token(&self) -> Option<Duration> {
         Some(self.first_token_at?.saturating_duration_since(self.arrival.received_at))

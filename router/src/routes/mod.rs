@@ -25,6 +25,7 @@ mod not_done;
 pub(crate) mod openapi;
 mod page;
 mod playground;
+mod render;
 mod responses;
 mod route;
 mod table;

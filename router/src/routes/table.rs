@@ -11,7 +11,7 @@ use super::route::{JSON, Route, TEXT};
 use super::vertex::{VertexRequest, VertexResponse};
 use super::{
     chat_completions, chat_tokenize, compat, completions, docs, generate, generate_stream, health, home, info,
-    invocations, messages, metrics, models, not_done, openapi, page, playground, responses, tokenize, vertex,
+    invocations, messages, metrics, models, not_done, openapi, page, playground, render, responses, tokenize, vertex,
 };
 use crate::api::anthropic::{Message, MessagesRequest, TokenCount};
 use crate::api::openai::{
@@ -20,7 +20,8 @@ use crate::api::openai::{
 };
 use crate::api::responses::{ResponseHead, ResponsesRequest};
 use crate::api::{
-    ChatRequest, ChatTokenizeResponse, CompatRequest, GenerateRequest, GenerateResponse, SimpleToken, StreamResponse,
+    ChatRequest, ChatTokenizeResponse, CompatRequest, GenerateRequest, GenerateResponse, RenderedPrompt, SimpleToken,
+    StreamResponse,
 };
 use crate::state::AppState;
 
@@ -115,6 +116,22 @@ fn openai() -> Vec<Route> {
         .answers_events::<TextCompletionChunk<'static>>(),
         Route::post(
             OpenAi,
+            "/v1/chat/completions/render",
+            render::chat_completions,
+            "The tokens that the model would read for the same request to `/v1/chat/completions`",
+        )
+        .reads::<ChatBody>(json!({"messages": messages(), "max_tokens": 50}))
+        .answers::<RenderedPrompt>(),
+        Route::post(
+            OpenAi,
+            "/v1/completions/render",
+            render::completions,
+            "The tokens that the model would read for each prompt of the same request to `/v1/completions`",
+        )
+        .reads::<CompletionBody>(json!({"prompt": "Once upon a time", "max_tokens": 50}))
+        .answers_list::<RenderedPrompt>(),
+        Route::post(
+            OpenAi,
             "/v1/responses",
             responses::responses,
             "The response to a text or a list of items, whole or as events; nothing is stored",
@@ -156,8 +173,16 @@ fn anthropic() -> Vec<Route> {
             messages::count_tokens,
             "The number of tokens of a conversation",
         )
-        .reads::<MessagesRequest>(body)
+        .reads::<MessagesRequest>(body.clone())
         .answers::<TokenCount>(),
+        Route::post(
+            Anthropic,
+            "/v1/messages/render",
+            render::messages,
+            "The tokens that the model would read for the same request to `/v1/messages`",
+        )
+        .reads::<MessagesRequest>(body)
+        .answers::<RenderedPrompt>(),
     ]
 }
 
@@ -165,6 +190,8 @@ fn server() -> Vec<Route> {
     vec![
         check("/health", health::health),
         check("/ping", health::health),
+        check("/ready", health::health),
+        check("/readyz", health::health),
         check("/", home::home),
         Route::get(Server, "/info", info::info, "The model, the version and the limits of this server")
             .answers::<Info>(),

@@ -1,18 +1,21 @@
-//! The metrics of the router, in one table: name, unit, help text.
+//! The metrics of the router: name, unit, help text.
 //!
-//! Metrics that TGI, vLLM or Prometheus' client libraries have too keep their names, so that existing dashboards work;
-//! the names of our own metrics begin with `hilo_`. There is no global recorder: code that counts has a handle. No
-//! label contains data from a request.
+//! Metrics that TGI or Prometheus' client libraries have too keep their names, so that existing dashboards work; the
+//! names of our own metrics begin with `hilo_`. [`vllm`] has the same quantities again under vLLM's names, which
+//! gateways and autoscalers read. There is no global recorder: code that counts has a handle. No label contains data
+//! from a request.
 
-use std::time::SystemTime;
+mod table;
+mod vllm;
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
+use metrics::{Counter, Gauge, Histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use scheduler::{Phase, Usage};
 
 use crate::config::RequestLimits;
-
-const METADATA: Metadata<'static> = Metadata::new("router", Level::INFO, None);
+use table::Table;
+pub(crate) use vllm::Served;
+use vllm::VllmMetrics;
 
 /// A duration whose buckets begin in the range of microseconds. The buckets of other durations begin at 0.15 ms.
 const DEVICE_IDLE_DURATION: &str = "hilo_device_idle_duration";
@@ -46,17 +49,13 @@ pub(crate) struct Metrics {
     batch_current_max_tokens: Gauge,
     pub(crate) batch_max_total_tokens: Gauge,
     queue_size: Gauge,
-    num_requests_running: Gauge,
-    num_requests_waiting: Gauge,
-    kv_cache_usage: Gauge,
     kv_blocks_used: Gauge,
     kv_blocks_free: Gauge,
     kv_blocks_cached: Gauge,
     slots_used: Gauge,
-    pub(crate) prefix_cache: PrefixCacheCounters,
-    pub(crate) preemptions: Counter,
     pub(crate) row_failures: Counter,
     pub(crate) programs_compiled: ProgramCounters,
+    pub(crate) vllm: VllmMetrics,
     exporter: PrometheusHandle,
 }
 
@@ -85,21 +84,6 @@ pub(crate) struct StepMetrics {
     pub(crate) decode_duration: Histogram,
 }
 
-/// The counters of prompt tokens that were looked up and found in the prefix cache.
-#[derive(Debug)]
-pub(crate) struct PrefixCacheCounters {
-    queried: Counter,
-    hit: Counter,
-}
-
-impl PrefixCacheCounters {
-    /// Counts an admitted prompt, `num_cached` tokens of which need not be computed.
-    pub(crate) fn count(&self, num_prompt_tokens: u32, num_cached: u32) {
-        self.queried.increment(num_prompt_tokens.into());
-        self.hit.increment(num_cached.into());
-    }
-}
-
 /// The counters of programs that had to be compiled, in the warm-up and while serving.
 #[derive(Debug)]
 pub(crate) struct ProgramCounters {
@@ -112,9 +96,9 @@ impl Metrics {
     ///
     /// # Errors
     /// Never, because the exporter refuses only empty lists of buckets.
-    pub(crate) fn new(limits: &RequestLimits) -> Result<Self, BuildError> {
+    pub(crate) fn new(limits: &RequestLimits, served: &Served<'_>) -> Result<Self, BuildError> {
         let recorder = recorder(limits)?;
-        let t = Table(&recorder);
+        let t = Table { recorder: &recorder, labels: Vec::new() };
         t.show_start();
         Ok(Self {
             request_count: t.counter("tgi_request_count", "Requests received"),
@@ -155,32 +139,17 @@ impl Metrics {
                 .gauge("tgi_batch_current_max_tokens", "KV cache that running sequences use, in tokens"),
             batch_max_total_tokens: t.gauge("tgi_batch_max_total_tokens", "Size of the KV cache, in tokens"),
             queue_size: t.gauge("tgi_queue_size", "Sequences that wait in the queue"),
-            num_requests_running: t
-                .gauge("vllm:num_requests_running", "Running sequences; the same value as tgi_batch_current_size"),
-            num_requests_waiting: t.gauge(
-                "vllm:num_requests_waiting",
-                "Sequences that wait in the queue; the same value as tgi_queue_size",
-            ),
-            kv_cache_usage: t
-                .gauge("vllm:kv_cache_usage_perc", "Share of the KV cache that running sequences use, from 0 to 1"),
             kv_blocks_used: t.gauge("hilo_kv_blocks_used", "KV cache blocks that running sequences use"),
             kv_blocks_free: t.gauge("hilo_kv_blocks_free", "KV cache blocks that no running sequence uses"),
             kv_blocks_cached: t.gauge(
                 "hilo_kv_blocks_cached",
                 "KV cache blocks that only the prefix cache uses; hilo_kv_blocks_free includes them",
             ),
-            prefix_cache: PrefixCacheCounters {
-                queried: t.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache"),
-                hit: t.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache"),
-            },
-            preemptions: t.counter(
-                "vllm:num_preemptions_total",
-                "Preemptions: running sequences that were sent back to the queue",
-            ),
             row_failures: t
                 .counter("hilo_row_failures_total", "Sequences that failed while the others of their batch continued"),
             programs_compiled: t.programs_compiled(),
             slots_used: t.gauge("hilo_slots_used", "Batch slots that running sequences use"),
+            vllm: VllmMetrics::new(&recorder, served),
             exporter: recorder.handle(),
         })
     }
@@ -195,13 +164,10 @@ impl Metrics {
 
     /// Sets the gauges of sequences, slots and blocks.
     pub(crate) fn show_usage(&self, usage: &Usage, block_size_tokens: u32) {
-        let used_share = f64::from(usage.num_used_blocks) / f64::from(usage.num_blocks.max(1));
         self.batch_current_size.set(usage.num_running);
         self.batch_current_max_tokens.set(f64::from(usage.num_used_blocks) * f64::from(block_size_tokens));
         self.queue_size.set(usage.num_waiting);
-        self.num_requests_running.set(usage.num_running);
-        self.num_requests_waiting.set(usage.num_waiting);
-        self.kv_cache_usage.set(used_share);
+        self.vllm.show_usage(usage);
         self.kv_blocks_used.set(usage.num_used_blocks);
         self.kv_blocks_free.set(usage.num_blocks - usage.num_used_blocks);
         self.kv_blocks_cached.set(usage.num_cached_blocks);
@@ -220,102 +186,6 @@ impl Metrics {
     }
 }
 
-/// A recorder, with one method for each kind of metric that is registered.
-struct Table<'a>(&'a PrometheusRecorder);
-
-impl Table<'_> {
-    fn counter(&self, name: &'static str, help: &'static str) -> Counter {
-        self.labelled_counter(name, help, None)
-    }
-
-    fn labelled_counter(&self, name: &'static str, help: &'static str, label: Option<Label>) -> Counter {
-        self.0.describe_counter(KeyName::from(name), Some(Unit::Count), help.into());
-        let counter = self.0.register_counter(&key(name, label), &METADATA);
-        // The increment makes the counter appear with the value 0 before its first event.
-        counter.increment(0);
-        counter
-    }
-
-    fn gauge(&self, name: &'static str, help: &'static str) -> Gauge {
-        self.0.describe_gauge(KeyName::from(name), Some(Unit::Count), help.into());
-        let gauge = self.0.register_gauge(&key(name, None), &METADATA);
-        gauge.set(0.0);
-        gauge
-    }
-
-    fn histogram(&self, name: &'static str, help: &'static str, unit: Unit, label: Option<Label>) -> Histogram {
-        self.0.describe_histogram(KeyName::from(name), Some(unit), help.into());
-        self.0.register_histogram(&key(name, label), &METADATA)
-    }
-
-    fn duration(&self, name: &'static str, help: &'static str) -> Histogram {
-        self.histogram(name, help, Unit::Seconds, None)
-    }
-
-    fn tokens(&self, name: &'static str, help: &'static str) -> Histogram {
-        self.histogram(name, help, Unit::Count, None)
-    }
-
-    fn rows(&self, name: &'static str, help: &'static str) -> Histogram {
-        self.histogram(name, help, Unit::Count, None)
-    }
-
-    fn batch_concat(&self, name: &'static str, help: &'static str) -> Counter {
-        self.labelled_counter(name, help, Some(Label::new("reason", "chunking")))
-    }
-
-    fn failures(&self, name: &'static str, help: &'static str) -> FailureCounters {
-        let counter = |reason: &'static str| self.labelled_counter(name, help, Some(Label::new("err", reason)));
-        FailureCounters {
-            validation: counter("validation"),
-            overloaded: counter("overloaded"),
-            generation: counter("generation"),
-            incomplete: counter("incomplete"),
-            timeout: counter("timeout"),
-            dropped: counter("dropped"),
-        }
-    }
-
-    /// Registers and sets the start time of the process, as Prometheus' own client libraries do. A new value shows that
-    /// the process was restarted.
-    fn show_start(&self) {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.gauge("process_start_time_seconds", "Start time of the router process, in seconds since 1970")
-            .set(since_1970.as_secs_f64());
-    }
-
-    fn programs_compiled(&self) -> ProgramCounters {
-        let counter = |phase: &'static str| {
-            let help = "Programs compiled because the program cache lacked them; a bug if it happens while serving";
-            self.labelled_counter("hilo_programs_compiled_total", help, Some(Label::new("phase", phase)))
-        };
-        ProgramCounters { warmup: counter("warmup"), serving: counter("serving") }
-    }
-
-    fn steps(&self, method: &'static str) -> StepMetrics {
-        let label = || Some(Label::new("method", method));
-        let duration = |name, help| self.histogram(name, help, Unit::Seconds, label());
-        StepMetrics {
-            count: self.labelled_counter("tgi_batch_inference_count", "Model steps started", label()),
-            success: self.labelled_counter("tgi_batch_inference_success", "Model steps completed", label()),
-            failure: self.labelled_counter("tgi_batch_inference_failure", "Model steps failed", label()),
-            inference_duration: duration(
-                "tgi_batch_inference_duration",
-                "Seconds of a step, from sending it or from the end of the step before it, to its reply",
-            ),
-            forward_duration: duration("tgi_batch_forward_duration", "Seconds of a step that the shard took"),
-            decode_duration: duration(
-                "tgi_batch_decode_duration",
-                "Seconds that the router took to process the reply of a step",
-            ),
-        }
-    }
-}
-
-fn key(name: &'static str, label: Option<Label>) -> Key {
-    Key::from_parts(name, label.into_iter().collect::<Vec<_>>())
-}
-
 fn recorder(limits: &RequestLimits) -> Result<PrometheusRecorder, BuildError> {
     let powers = |smallest: f64| -> Vec<f64> { (1..=35).map(|n| smallest * 1.5_f64.powi(n)).collect() };
     let (durations, idle_durations) = (powers(1e-4), powers(1e-6));
@@ -323,10 +193,16 @@ fn recorder(limits: &RequestLimits) -> Result<PrometheusRecorder, BuildError> {
         let step = f64::from(limit) / f64::from(NUM_LINEAR_BUCKETS);
         (1..=NUM_LINEAR_BUCKETS).map(|n| step * f64::from(n)).collect()
     };
+    let step_tokens: Vec<f64> = (0..=14).map(|n| f64::from(1 << n)).collect();
     let rows: Vec<f64> = (0..=10).map(|n| f64::from(1 << n)).collect();
     let full = |name: &str| Matcher::Full(name.to_owned());
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("duration".to_owned()), &durations)?
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &durations)?
+        .set_buckets_for_metric(full(vllm::PROMPT_TOKENS), &linear(limits.max_input_tokens))?
+        .set_buckets_for_metric(full(vllm::PARAMS_MAX_TOKENS), &linear(limits.max_total_tokens))?
+        .set_buckets_for_metric(full(vllm::GENERATION_TOKENS), &linear(limits.max_total_tokens))?
+        .set_buckets_for_metric(full(vllm::ITERATION_TOKENS), &step_tokens)?
         .set_buckets_for_metric(full(DEVICE_IDLE_DURATION), &idle_durations)?
         .set_buckets_for_metric(full("tgi_request_input_length"), &linear(limits.max_input_tokens))?
         .set_buckets_for_metric(full("tgi_request_max_new_tokens"), &linear(limits.max_total_tokens))?
@@ -343,7 +219,7 @@ mod tests {
 
     #[test]
     fn table() {
-        let metrics = Metrics::new(&request_limits()).unwrap();
+        let metrics = Metrics::new(&request_limits(), &Served::example()).unwrap();
         metrics.request_duration.record(0.01);
         let text = metrics.render();
         let mut names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
@@ -353,13 +229,16 @@ mod tests {
 
     #[test]
     fn gauges_follow_the_scheduler_back_to_zero() {
-        let metrics = Metrics::new(&request_limits()).unwrap();
+        let metrics = Metrics::new(&request_limits(), &Served::example()).unwrap();
         let usage = Usage { num_waiting: 3, num_running: 2, num_used_blocks: 5, num_cached_blocks: 1, num_blocks: 10 };
         metrics.show_usage(&usage, 16);
         let text = metrics.render();
-        for line in
-            ["vllm:kv_cache_usage_perc 0.5", "tgi_batch_current_max_tokens 80", "tgi_queue_size 3", "hilo_slots_used 2"]
-        {
+        for line in [
+            "vllm:kv_cache_usage_perc{model_name=\"demo\",engine=\"0\"} 0.5",
+            "tgi_batch_current_max_tokens 80",
+            "tgi_queue_size 3",
+            "hilo_slots_used 2",
+        ] {
             assert!(text.contains(line), "{line} in\n{text}");
         }
         metrics.show_usage(&Usage { num_blocks: 10, ..Usage::default() }, 16);
