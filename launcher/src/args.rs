@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::tgi::TgiArgs;
+use crate::foreign::ForeignArgs;
 
 const SHORT_END: &str = "These are the most common flags. --help shows all flags and their environment variables.";
 
@@ -145,7 +145,7 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) batching: router::BatchingArgs,
     #[command(flatten)]
-    pub(crate) tgi: TgiArgs,
+    pub(crate) foreign: ForeignArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }

@@ -11,21 +11,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
 
 use crate::args::Args;
+use crate::foreign::SAME;
 
 /// Flags of other servers, each with the flag of this server that comes nearest to it.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 5] = [
     ("--batch-size", "--max-batch-prefill-tokens"),
     ("--ctx-size", "--max-total-tokens"),
-    ("--enable-prefix-caching", "--prefix-caching"),
-    ("--gpu-memory-utilization", "--kv-cache-memory"),
-    ("--host", "--hostname"),
-    ("--max-model-len", "--max-total-tokens"),
-    ("--max-num-batched-tokens", "--max-batch-prefill-tokens"),
-    ("--max-num-seqs", "--max-batch-size"),
-    ("--model", "--model-id"),
     ("--parallel", "--max-batch-size"),
-    ("--quantization", "--quantize"),
-    ("--tensor-parallel-size", "--num-shard"),
     ("--tokenizer-config", "--tokenizer-config-path"),
     ("--tp-size", "--num-shard"),
 ];
@@ -58,7 +50,7 @@ const OF_HEALTH: [&str; 5] = ["pid", "hostname", "port", "uds", "tls-certfile"];
 /// returned as an error.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Args, Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let mut command = with_variables(with_short_help(Args::command()));
+    let mut command = with_names_of_vllm(with_variables(with_short_help(Args::command())));
     if arguments.get(1).is_some_and(|word| command.find_subcommand(word).is_some()) {
         // A launch's flags have the same variables as the subcommand's own flags, so the launch's flags must not read
         // them here.
@@ -82,6 +74,16 @@ fn with_short_help(command: Command) -> Command {
     let of_health = |arg: Arg| if is_one_of(&OF_HEALTH, &arg) { arg } else { arg.hide(true) };
     let command = command.mut_args(short).mut_subcommand("plan", |plan| plan.mut_args(short));
     command.mut_subcommand("health", |health| health.mut_args(of_health))
+}
+
+/// Returns the command in which flags have vLLM's names too. Only variables with our own names are read, so this must
+/// come after [`with_variables`].
+fn with_names_of_vllm(command: Command) -> Command {
+    let named = |arg: Arg| {
+        let theirs = SAME.iter().find(|(ours, _)| arg.get_long() == Some(ours));
+        theirs.map_or(arg.clone(), |(_, theirs)| arg.alias(*theirs))
+    };
+    command.mut_args(named).mut_subcommand("plan", |plan| plan.mut_args(named))
 }
 
 /// Returns the command and its subcommands. Each flag reads its own variable or, if that is not set, the variable of an
@@ -181,8 +183,8 @@ mod tests {
         for (words, suggestion) in [
             (&["--prot", "1"][..], Some("'--port'")),
             (&["--modle-id=x"], Some("'--model-id'")),
-            (&["--max-model-len", "1"], Some("'--max-total-tokens'")),
-            (&["--tensor-parallel-size=2"], Some("'--num-shard'")),
+            (&["--ctx-size", "1"], Some("'--max-total-tokens'")),
+            (&["--tp-size=2"], Some("'--num-shard'")),
             (&["plam"], Some("'plan'")),
             (&["--rope-scalings", "x"], Some("'--rope-scaling'")),
             (&["--flash-attention"], None),

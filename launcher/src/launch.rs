@@ -52,8 +52,8 @@ pub(crate) fn show(args: &PlanArgs) -> ExitCode {
 }
 
 fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
-    args.tgi.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-    args.tgi.notes().iter().for_each(|note| tracing::info!("{note}"));
+    args.foreign.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    args.foreign.notes().iter().for_each(|note| tracing::info!("{note}"));
     let sockets = preflight::check(args)?;
     let surroundings = Surroundings::of_process();
     let Choice { device, reason } = choose(args, &surroundings);
@@ -126,8 +126,8 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let plan = LaunchPlan::new(launch, &place, &machine)?;
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
     let errors = errors.iter().map(|error| format!("error: {error}"));
-    let warnings = warnings.into_iter().chain(launch.tgi.warnings()).map(|warning| format!("warning: {warning}"));
-    let notes = launch.tgi.notes().into_iter().map(|note| format!("note: {note}"));
+    let warnings = warnings.into_iter().chain(launch.foreign.warnings()).map(|warning| format!("warning: {warning}"));
+    let notes = launch.foreign.notes().into_iter().map(|note| format!("note: {note}"));
     let remarks: Vec<String> = errors.chain(warnings).chain(notes).collect();
     Ok(text(&plan, &machine, &format!("{device} ({reason})"), &remarks))
 }

@@ -17,6 +17,7 @@ mod environment;
 mod error;
 mod event;
 mod exit;
+mod foreign;
 mod health;
 mod init;
 mod launch;
@@ -31,7 +32,6 @@ mod socket_place;
 mod speed;
 mod supervisor;
 mod terminal;
-mod tgi;
 mod tpu;
 mod variables;
 

@@ -79,6 +79,11 @@ pub struct HttpArgs {
     #[arg(long, short, env, default_value_t = 3000)]
     pub port: u16,
 
+    /// Name by which clients know the model, such as in `/v1/models`; repeat the flag or separate names by commas for
+    /// several, of which responses and metrics have the first [default: the model id]
+    #[arg(long, env, value_delimiter = ',', num_args = 1..)]
+    pub served_model_name: Vec<String>,
+
     /// Path of a Unix socket to listen on instead of --hostname and --port; its permissions follow the umask
     #[arg(long, env)]
     pub uds: Option<PathBuf>,
@@ -244,7 +249,7 @@ pub struct BatchingArgs {
 
     /// Reuse the KV cache of earlier prompts that begin with the same tokens, such as the turns of a conversation: true
     /// or false
-    #[arg(long, env, default_value_t = true, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
+    #[arg(long, env, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub prefix_caching: bool,
 
     /// Share cached prompts only between requests with the same API key: true or false [default: true if there are
@@ -291,6 +296,7 @@ impl HttpArgs {
         let Self {
             hostname,
             port,
+            served_model_name,
             uds,
             tls_certfile,
             tls_keyfile,
@@ -304,6 +310,9 @@ impl HttpArgs {
         let mut argv = Argv::default();
         argv.flag("--hostname", hostname);
         argv.flag("--port", port);
+        for name in served_model_name {
+            argv.flag("--served-model-name", name);
+        }
         argv.optional("--uds", uds.as_ref().map(|path| path.display()));
         argv.optional("--tls-certfile", tls_certfile.as_ref().map(|path| path.display()));
         argv.optional("--tls-keyfile", tls_keyfile.as_ref().map(|path| path.display()));
@@ -500,7 +509,7 @@ mod tests {
         check_round_trip(&["--cors-allow-origin=http://a", "--cors-allow-origin=http://b", "--max-best-of=9"]);
         check_round_trip(&["--max-input-length=5", "--max-total-tokens=9", "--max-concurrent-requests=1"]);
         check_round_trip(&["--tls-certfile=/c.pem", "--tls-keyfile=/k.pem"]);
-        check_round_trip(&["--uds=/run/hilo.sock"]);
+        check_round_trip(&["--uds=/run/hilo.sock", "--served-model-name", "a/b", "c"]);
         check_round_trip(&["--ssl-certfile=/c.pem", "--ssl-keyfile=/k.pem"]);
         check_round_trip(&["--tokenizer-config-path=/t.json", "--chat-template=/c.jinja"]);
         check_round_trip(&["--watermark-gamma=0.25", "--watermark-delta=1.5"]);

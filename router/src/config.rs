@@ -26,8 +26,9 @@ pub struct ConfigError(Vec<String>);
 /// The checked arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    /// The name by which clients know the model.
     pub(crate) model_id: String,
+    /// The names by which clients know the model, at least one. Responses have the first.
+    pub(crate) served_names: Vec<String>,
     /// The directory of the model's files, if `model_id` does not name them.
     pub(crate) model_path: Option<PathBuf>,
     pub(crate) revision: Option<String>,
@@ -48,6 +49,12 @@ pub(crate) struct Config {
     pub(crate) chat: ChatArgs,
     pub(crate) limits: LimitArgs,
     pub(crate) batching: BatchingArgs,
+}
+
+/// Returns the names in `--served-model-name`, or the model id if there are none.
+fn served_names(args: &RouterArgs) -> Vec<String> {
+    let names: Vec<String> = args.http.served_model_name.iter().filter(|name| !name.is_empty()).cloned().collect();
+    if names.is_empty() { vec![args.model_id.clone()] } else { names }
 }
 
 /// The maximum length of a prompt in bytes for each token that a prompt may have: far more than the average in natural
@@ -160,6 +167,7 @@ impl Config {
         match http {
             Ok(Http { endpoint, api_keys, memory_budget_bytes, cors_allow_origin }) if errors.is_empty() => Ok(Self {
                 model_id: args.model_id.clone(),
+                served_names: served_names(args),
                 model_path: args.model_path.clone(),
                 revision: args.revision.clone(),
                 shards,

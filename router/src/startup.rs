@@ -72,8 +72,11 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     let memory = MemoryBudget::new(config.memory_budget_bytes, memory::resident_bytes());
     memory.announce();
 
-    let served =
-        Served { model_name: &config.model_id, block_size: model.block_size, num_blocks: limits.scheduler.num_blocks };
+    let served = Served {
+        model_name: &config.served_names[0],
+        block_size: model.block_size,
+        num_blocks: limits.scheduler.num_blocks,
+    };
     let metrics = Arc::new(Metrics::new(&limits.request, &served)?);
     metrics.programs_compiled.warmup.increment(u64::from(warmup.num_programs_compiled));
     metrics.batch_max_total_tokens.set(limits.max_batch_total_tokens);

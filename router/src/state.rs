@@ -98,7 +98,12 @@ impl AppState {
 
     /// Returns the name by which clients know the model.
     pub(crate) fn model_id(&self) -> &str {
-        &self.0.info.config.model_id
+        &self.served_names()[0]
+    }
+
+    /// The names by which clients know the model, at least one.
+    pub(crate) fn served_names(&self) -> &[String] {
+        &self.0.info.config.served_names
     }
 
     pub(crate) fn compute_type(&self) -> &ComputeType {

@@ -108,9 +108,13 @@ pub struct ModelArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Dtype {
+    /// The type in config.json.
+    Auto,
     /// IEEE single precision.
+    #[value(alias = "float")]
     Float32,
     /// IEEE half precision.
+    #[value(alias = "half")]
     Float16,
     /// The upper 16 bits of single precision.
     Bfloat16,

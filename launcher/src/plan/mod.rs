@@ -161,7 +161,7 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
         ));
     }
     errors.extend(args.limits.check(&args.batching));
-    errors.extend(args.tgi.refusals());
+    errors.extend(args.foreign.refusals());
     errors
 }
 

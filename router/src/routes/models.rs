@@ -1,5 +1,5 @@
-//! `GET /v1/models` and `GET /v1/models/{id}`: a description of the one model that this server serves, for clients of
-//! OpenAI's and of Anthropic's API.
+//! `GET /v1/models` and `GET /v1/models/{id}`: a description of the one model that this server serves, under each of its
+//! names, for clients of OpenAI's and of Anthropic's API.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -12,7 +12,7 @@ use crate::state::AppState;
 
 /// The handler for the list of models.
 pub(super) async fn models(State(state): State<AppState>) -> Json<Models> {
-    Json(Models::new(served(&state)))
+    Json(Models::new(state.served_names().iter().map(|name| served(&state, name)).collect()))
 }
 
 /// The handler for one model. The id is the rest of the path, because model ids may contain slashes.
@@ -22,13 +22,45 @@ pub(super) async fn model(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Json<Model>, Response> {
-    if id == state.model_id() {
-        return Ok(Json(served(&state)));
+    if state.served_names().contains(&id) {
+        return Ok(Json(served(&state, &id)));
     }
-    let error = ApiError::NoSuchModel { given: id, served: state.model_id().to_owned() };
+    let error = ApiError::NoSuchModel { given: id, served: state.served_names().join(", ") };
     Err(error.for_path(uri.path(), &headers))
 }
 
-fn served(state: &AppState) -> Model {
-    Model::new(state.model_id(), state.info().limits.request.max_total_tokens)
+fn served(state: &AppState, name: &str) -> Model {
+    Model::new(name, state.info().limits.request.max_total_tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::testing::{FakeShard, TestServer, json};
+
+    #[tokio::test]
+    async fn a_model_is_served_under_each_of_its_names() {
+        let server = TestServer::start(FakeShard::default(), &["--served-model-name", "a/b,c"]).await;
+        let models = json(&server.get("/v1/models").await.text);
+        assert_eq!([&models["data"][0]["id"], &models["data"][1]["id"]], ["a/b", "c"]);
+        assert_eq!((&models["first_id"], &models["last_id"]), (&json!("a/b"), &json!("c")));
+        assert_eq!(json(&server.get("/v1/models/c").await.text)["id"], "c");
+        let other = server.get("/v1/models/demo").await;
+        assert_eq!(other.status, 404);
+        assert!(other.text.contains("a/b, c"), "{}", other.text);
+        let completion =
+            server.post_ok("/v1/completions", &json!({"prompt": "a", "model": "c", "max_tokens": 2})).await;
+        assert_eq!(completion["model"], "a/b");
+        let metrics = server.get("/metrics").await.text;
+        for line in [
+            r#"vllm:request_success_total{model_name="a/b",engine="0",finished_reason="length"} 1"#,
+            r#"vllm:generation_tokens_total{model_name="a/b",engine="0"} 2"#,
+            r#"vllm:time_to_first_token_seconds_count{model_name="a/b",engine="0"} 1"#,
+            r#"vllm:request_generation_tokens_sum{model_name="a/b",engine="0"} 2"#,
+        ] {
+            assert!(metrics.contains(line), "{line} in\n{metrics}");
+        }
+        assert!(metrics.contains(r#"vllm:cache_config_info{model_name="a/b",engine="0",block_size=""#), "{metrics}");
+    }
 }

@@ -203,7 +203,7 @@ impl Plan {
         }
         let files = ModelFiles::open(&args.model_id).map_err(engine_error)?;
         let config = Config::parse(&config_json(&files).map_err(engine_error)?).map_err(engine_error)?;
-        let asked = args.dtype.map(weight_type);
+        let asked = args.dtype.and_then(weight_type);
         let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype))).map_err(engine_error)?;
         let dtype = dtype.ok_or_else(|| CompileError::NoDtype { model_id: args.model_id.clone() })?;
         let model = models::build(&config, dtype, num_devices).map_err(engine_error)?;

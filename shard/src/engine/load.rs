@@ -97,7 +97,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             (Box::new(backend), description.weights())
         }
         BackendKind::Mock => {
-            let asked = model.dtype.map(weight_type);
+            let asked = model.dtype.and_then(weight_type);
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(FloatType::F32);
             let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
                 .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
@@ -137,7 +137,7 @@ pub(super) fn describe(
     num_ranks: usize,
 ) -> Result<Description, EngineError> {
     let checkpoint = Checkpoint::open(files, models::quantization(config)?)?;
-    let asked = model.dtype.map(weight_type);
+    let asked = model.dtype.and_then(weight_type);
     let dtype = match asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))? {
         Some(dtype) => dtype,
         None => checkpoint.dtype(),
@@ -288,10 +288,12 @@ fn info(
     })
 }
 
-pub(crate) fn weight_type(dtype: Dtype) -> FloatType {
+/// Returns the type that is asked for, or `None` if config.json determines it.
+pub(crate) fn weight_type(dtype: Dtype) -> Option<FloatType> {
     match dtype {
-        Dtype::Float32 => FloatType::F32,
-        Dtype::Float16 => FloatType::F16,
-        Dtype::Bfloat16 => FloatType::Bf16,
+        Dtype::Auto => None,
+        Dtype::Float32 => Some(FloatType::F32),
+        Dtype::Float16 => Some(FloatType::F16),
+        Dtype::Bfloat16 => Some(FloatType::Bf16),
     }
 }

@@ -44,8 +44,7 @@ struct CompletionTokensDetails {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Models {
     object: &'static str,
-    #[schema(value_type = Vec<Model>)]
-    data: [Model; 1],
+    data: Vec<Model>,
     has_more: bool,
     first_id: String,
     last_id: String,
@@ -110,10 +109,11 @@ impl Model {
 }
 
 impl Models {
-    /// Returns the list of models, of which there is only one.
-    pub(crate) fn new(model: Model) -> Self {
-        let [first_id, last_id] = [(); 2].map(|()| model.id.clone());
-        Self { object: "list", data: [model], has_more: false, first_id, last_id }
+    /// Returns the list of these models.
+    pub(crate) fn new(models: Vec<Model>) -> Self {
+        let [first_id, last_id] =
+            [models.first(), models.last()].map(|model| model.map(|model| model.id.clone()).unwrap_or_default());
+        Self { object: "list", data: models, has_more: false, first_id, last_id }
     }
 }
 

@@ -1,39 +1,18 @@
-//! To add a flag of TGI that is accepted but not implemented: add one row to [`TABLE`], with its reason, and the same
-//! row to `docs/compatibility.md`.
+//! Flags of text-generation-inference's launcher.
 
-use std::fmt;
-
-/// The effect of giving a flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The flag is not needed: the user loses nothing because it is ignored.
-    Harmless,
-    /// The flag is ignored with a warning: the user loses something, but responses are the same.
-    Missing,
-    /// The server does not start, because responses or the use of memory would differ from what the user asked for.
-    Refused,
-}
-
-/// A flag: its effect, the reason, and what to do instead.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) flag: &'static str,
-    pub(super) short: Option<char>,
-    pub(super) verdict: Verdict,
-    pub(super) reason: &'static str,
-    /// A value, in addition to [`NO`], that asks for the default behaviour.
-    neutral: Option<f64>,
-}
-
-/// Values that mean no, in lower case.
-const NO: [&str; 5] = ["", "0", "false", "no", "off"];
+use super::row::{Row, Verdict};
 
 /// The flags of TGI that this server accepts but does not implement.
 pub(super) const TABLE: [Row; 19] = [
     Row::new("cuda-graphs", Verdict::Harmless, "programs are compiled for their batch sizes before the port opens"),
     Row::new("disable-custom-kernels", Verdict::Harmless, "the device chooses its kernels"),
     Row::new("enable-prefill-logprobs", Verdict::Harmless, "`decoder_input_details` always works"),
-    Row { short: Some('e'), ..Row::new("env", Verdict::Harmless, "the subcommand `plan` shows devices and processes") },
+    // ENV is not one of TGI's variables, and other programs use it.
+    Row {
+        short: Some('e'),
+        has_variable: false,
+        ..Row::new("env", Verdict::Harmless, "the subcommand `plan` shows devices and processes")
+    },
     Row::new("master-addr", Verdict::Harmless, "shards of one host find each other without an address"),
     Row::new("master-port", Verdict::Harmless, "shards of one host find each other without a port"),
     Row::new("trust-remote-code", Verdict::Harmless, "code of a model's repository is never run"),
@@ -49,7 +28,7 @@ pub(super) const TABLE: [Row; 19] = [
         "speculative decoding is not implemented; responses are the same without it",
     ),
     Row {
-        neutral: Some(1.0),
+        neutral: Some("1"),
         ..Row::new(
             "cuda-memory-fraction",
             Verdict::Refused,
@@ -78,31 +57,3 @@ pub(super) const TABLE: [Row; 19] = [
         "positions are scaled as the model says; write `rope_scaling` into its config.json, and leave this flag out",
     ),
 ];
-
-impl Row {
-    const fn new(flag: &'static str, verdict: Verdict, reason: &'static str) -> Self {
-        Self { flag, short: None, verdict, reason, neutral: None }
-    }
-
-    /// The environment variable of the flag. `--env` has none: ENV is not one of TGI's variables, and other programs
-    /// use it.
-    pub(super) fn variable(&self) -> Option<String> {
-        (self.flag != "env").then(|| self.flag.to_uppercase().replace('-', "_"))
-    }
-
-    /// True if the value asks for the behaviour without the flag.
-    pub(super) fn asks_for_nothing(&self, value: &str) -> bool {
-        let value = value.trim().to_lowercase();
-        NO.contains(&value.as_str()) || (self.neutral.is_some() && value.parse().ok() == self.neutral)
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Harmless => "changes nothing",
-            Self::Missing => "warns",
-            Self::Refused => "refused",
-        })
-    }
-}

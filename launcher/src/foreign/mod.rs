@@ -1,19 +1,23 @@
-//! Flags of text-generation-inference's launcher that this server accepts but does not implement. For each flag that is
-//! given, the server logs what happens, or refuses to start.
+//! Flags of other servers that this server accepts but does not implement: those of text-generation-inference's
+//! launcher (`tgi`) and of vLLM (`vllm`). For each flag that is given, the server logs what happens, or refuses to start.
 //!
-//! Entry point: [`TgiArgs`]. `table.rs` has one row for each flag. Setting the flag's environment variable, if it has
-//! one, counts as giving the flag.
+//! Entry point: [`ForeignArgs`]. Each flag has one row in the table of its server. Setting the flag's environment
+//! variable, if it has one, counts as giving the flag. [`SAME`] has flags of vLLM that this server implements under other
+//! names.
 
-mod table;
+mod row;
+mod tgi;
+mod vllm;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use self::table::{Row, TABLE, Verdict};
+use row::{Row, Verdict};
+pub(crate) use vllm::SAME;
 
 /// The flags of the table that were given, except those whose value asks for the default behaviour.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct TgiArgs(Vec<Given>);
+pub(crate) struct ForeignArgs(Vec<Given>);
 
 /// A flag that was given, with true if it came from its environment variable.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +26,7 @@ struct Given {
     is_variable: bool,
 }
 
-impl TgiArgs {
+impl ForeignArgs {
     /// The reasons not to start: one sentence for each flag that must not be ignored.
     pub(crate) fn refusals(&self) -> Vec<String> {
         self.sentences(Verdict::Refused)
@@ -43,6 +47,11 @@ impl TgiArgs {
     }
 }
 
+/// Returns the rows of all tables.
+fn rows() -> impl Iterator<Item = &'static Row> {
+    tgi::TABLE.iter().chain(&vllm::TABLE)
+}
+
 impl Given {
     /// Returns the sentence about a flag. It never contains the flag's value, because some values are secrets.
     fn sentence(&self) -> String {
@@ -59,9 +68,9 @@ impl Given {
     }
 }
 
-impl clap::Args for TgiArgs {
+impl clap::Args for ForeignArgs {
     fn augment_args(command: Command) -> Command {
-        command.args(TABLE.iter().map(Row::arg))
+        command.args(rows().map(Row::arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -69,7 +78,7 @@ impl clap::Args for TgiArgs {
     }
 }
 
-impl clap::FromArgMatches for TgiArgs {
+impl clap::FromArgMatches for ForeignArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |row: &'static Row| {
             let is_variable = match matches.value_source(row.flag)? {
@@ -80,7 +89,7 @@ impl clap::FromArgMatches for TgiArgs {
             let mut values = matches.get_many::<String>(row.flag)?;
             values.any(|value| !row.asks_for_nothing(value)).then_some(Given { row, is_variable })
         };
-        Ok(Self(TABLE.iter().filter_map(given).collect()))
+        Ok(Self(rows().filter_map(given).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -170,8 +179,8 @@ mod tests {
         "weights-cache-override",
     ];
 
-    fn given(flags: &[&str]) -> TgiArgs {
-        Args::try_parse_from(["text-generation-launcher"].iter().chain(flags)).unwrap().launch.tgi
+    fn given(flags: &[&str]) -> ForeignArgs {
+        Args::try_parse_from(["text-generation-launcher"].iter().chain(flags)).unwrap().launch.foreign
     }
 
     #[test]
@@ -181,8 +190,25 @@ mod tests {
         let known: BTreeSet<&str> = names.collect();
         let unknown: Vec<&&str> = FLAGS.iter().filter(|flag| !known.contains(**flag)).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
-        let strange: Vec<&str> = TABLE.iter().map(|row| row.flag).filter(|flag| !FLAGS.contains(flag)).collect();
+        let strange: Vec<&str> = tgi::TABLE.iter().map(|row| row.flag).filter(|flag| !FLAGS.contains(flag)).collect();
         assert!(strange.is_empty(), "{strange:?}");
+    }
+
+    /// Flags that deployments of vLLM often have.
+    #[test]
+    fn common_flags_of_vllm_are_taken_or_refused_with_a_reason() {
+        let flags = ["--model", "demo", "--host", "127.0.0.1", "--max-model-len", "512", "--max-num-seqs=8"];
+        let args = Args::try_parse_from(["text-generation-launcher"].iter().chain(&flags));
+        assert!(args.is_err(), "only `command_line` adds vLLM's names");
+        let words =
+            ["text-generation-launcher"].iter().chain(&flags).chain(&["--enable-prefix-caching", "--dtype=auto"]);
+        let args = crate::command_line::parse(words.map(std::ffi::OsString::from)).unwrap().launch;
+        assert_eq!((args.model.model_id.as_str(), args.http.hostname.as_str()), ("demo", "127.0.0.1"));
+        assert_eq!((args.limits.max_total_tokens, args.batching.max_batch_size), (Some(512), Some(8)));
+        assert!(args.batching.prefix_caching && args.foreign.0.is_empty());
+        let refused = given(&["--gpu-memory-utilization", "0.9", "--block-size=16", "--tool-call-parser", "hermes"]);
+        assert_eq!((refused.refusals().len(), refused.notes().len()), (1, 1));
+        assert!(refused.refusals()[0].contains("--kv-cache-memory"));
     }
 
     #[test]
@@ -226,7 +252,7 @@ mod tests {
     fn the_documentation_has_every_row() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/compatibility.md");
         let document = std::fs::read_to_string(path).unwrap();
-        for row in &TABLE {
+        for row in rows() {
             let line = format!("| `--{}` | {} | {} |", row.flag, row.verdict, row.reason);
             assert!(document.lines().any(|found| found == line), "docs/compatibility.md lacks:\n{line}");
         }
