@@ -25,6 +25,8 @@ pub(super) enum Head {
     },
     /// A thought, which ends at one of these marks.
     Thought(&'static [&'static str]),
+    /// Content in a message of its own. A line break separates it from content of earlier messages.
+    Message,
     /// Text that is not part of the answer.
     Nothing,
 }
@@ -34,6 +36,8 @@ pub(super) enum Head {
 pub(super) enum Arguments {
     /// A JSON object follows.
     Json,
+    /// The rest of a message, which ends at one of these marks: a JSON object, or any text if the model failed.
+    Message(&'static [&'static str]),
     /// Parameters follow one by one.
     Parameters(ReadParameter),
     /// The arguments, as JSON. They were read together with the name.

@@ -9,7 +9,7 @@ use super::call::{CallSyntax, Head, Tail};
 use super::scan::{Cursor, Scan};
 use super::thinking::Thinking;
 use super::tools::Tools;
-use super::{deepseek, gemma, harmony, json_calls, mistral, qwen_coder, tool_code};
+use super::{deepseek, gemma, glm, harmony, json_calls, minimax, mistral, qwen_coder, tool_code};
 
 /// A format in which models write calls.
 #[derive(Debug)]
@@ -72,12 +72,13 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 static GENERIC_CALLS: Format = GENERIC;
 
 /// The known formats. A chat template uses the first one that matches.
-pub(super) static FORMATS: [Format; 15] = [
+pub(super) static FORMATS: [Format; 17] = [
     Format {
         name: "harmony",
         prompt_has: &["<|channel|>", "<|message|>"],
         openers: &harmony::OPENERS,
-        marks: &["<|message|>", "<|constrain|>"],
+        first_openers: &harmony::FIRST_OPENERS,
+        marks: &[],
         head: harmony::head,
         tail: harmony::tail,
         has_thoughts: true,
@@ -142,6 +143,25 @@ pub(super) static FORMATS: [Format; 15] = [
         openers: &["<tool_call>", "<function="],
         head: qwen_coder::head,
         tail: qwen_coder::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "glm",
+        prompt_has: &["<tool_call>", "<arg_key>", "<arg_value>"],
+        marks: &glm::MARKS,
+        head: glm::head,
+        tail: glm::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "minimax",
+        prompt_has: &[minimax::CALLS, "<invoke name="],
+        openers: &[minimax::CALLS],
+        marks: &[minimax::CALLS_END],
+        head: minimax::head,
+        tail: minimax::tail,
         syntax: None,
         ..GENERIC
     },

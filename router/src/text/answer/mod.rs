@@ -7,6 +7,8 @@
 //! |---|---|
 //! | `json_calls` | objects with name and arguments: Hermes, Qwen, Llama, Phi, Granite, Cohere, the generic format |
 //! | `qwen_coder` | Qwen Coder's parameters between tags |
+//! | `glm` | GLM's keys and values between tags |
+//! | `minimax` | MiniMax's blocks of calls with parameters between tags |
 //! | `mistral` | `[TOOL_CALLS]` with a list, or with names and `[ARGS]` |
 //! | `deepseek` | DeepSeek's marks, with and without a code block |
 //! | `gemma` | `call:name{…}` of FunctionGemma and Gemma 4 |
@@ -23,12 +25,16 @@ mod deepseek;
 mod form;
 mod gemma;
 mod generic;
+mod glm;
 mod harmony;
 mod json_calls;
 mod json_value;
+mod minimax;
 mod mistral;
 mod parser;
 mod qwen_coder;
+#[cfg(test)]
+mod recorded;
 mod scan;
 #[cfg(test)]
 mod tests;
