@@ -30,10 +30,19 @@ pub(in crate::text) struct Format {
     pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
     /// True if the format also marks thoughts.
     pub(super) has_thoughts: bool,
+    /// The text between a thought and the content before a call, for templates that refuse messages with both.
+    after_thought: &'static str,
     new_id: fn() -> String,
     /// The syntax that a grammar enforces when the model has to call a tool. `None` if the arguments of the format are
     /// not JSON. The grammar then enforces generic calls.
     syntax: Option<CallSyntax>,
+}
+
+impl Format {
+    /// The text between a thought and the content before a call, in the text of a message that has both.
+    pub(in crate::text) fn between_thought_and_content(&self) -> &'static str {
+        self.after_thought
+    }
 }
 
 /// The syntax of calls that are JSON objects in a list.
@@ -56,6 +65,7 @@ const GENERIC: Format = Format {
     head: json_calls::head,
     tail: json_calls::tail,
     has_thoughts: false,
+    after_thought: "\n",
     new_id: call_id,
     syntax: Some(GENERIC_SYNTAX),
 };
@@ -82,6 +92,7 @@ pub(super) static FORMATS: [Format; 17] = [
         head: harmony::head,
         tail: harmony::tail,
         has_thoughts: true,
+        after_thought: harmony::AFTER_THOUGHT,
         syntax: Some(harmony::SYNTAX),
         ..GENERIC
     },

@@ -21,6 +21,8 @@ pub(super) const OPENERS: [&str; 7] = [START, CHANNEL, CONSTRAIN, MESSAGE, "<|en
 pub(super) const FIRST_OPENERS: [&str; 1] = [RECIPIENT];
 /// The marks at which a message ends. The last two begin another one, if the model has left out the end.
 const MESSAGE_ENDS: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", START, CHANNEL];
+/// The end of a thought and the header of content before a call.
+pub(super) const AFTER_THOUGHT: &str = "<|end|><|start|>assistant<|channel|>commentary<|message|>";
 pub(super) const SYNTAX: CallSyntax = CallSyntax {
     begin: "",
     before_name: "<|channel|>commentary to=functions.",
