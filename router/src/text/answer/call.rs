@@ -16,6 +16,16 @@ pub(crate) struct CallSyntax {
     pub(crate) end: &'static str,
 }
 
+/// The texts around thoughts and content in a format whose answers are messages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MessageSyntax {
+    pub(super) begin_thought: &'static str,
+    pub(super) end_thought: &'static str,
+    pub(super) begin_content: &'static str,
+    /// The text between a thought and the content before a call.
+    pub(super) after_thought: &'static str,
+}
+
 /// The meaning of the text after an opener, such as `<tool_call>`.
 #[derive(Debug)]
 pub(super) enum Head {

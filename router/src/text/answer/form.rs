@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::call::{CallSyntax, Head, Tail};
+use super::call::{CallSyntax, Head, MessageSyntax, Tail};
 use super::scan::{Cursor, Scan};
 use super::thinking::Thinking;
 use super::tools::Tools;
@@ -28,10 +28,8 @@ pub(in crate::text) struct Format {
     pub(super) head: fn(&'static str, &mut Cursor<'_>, &Tools) -> Scan<Head>,
     /// Reads the text after the arguments of a call.
     pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
-    /// True if the format also marks thoughts.
-    pub(super) has_thoughts: bool,
-    /// The text between a thought and the content before a call, for templates that refuse messages with both.
-    after_thought: &'static str,
+    /// The texts around thoughts and content, if they are messages too.
+    pub(super) messages: Option<MessageSyntax>,
     new_id: fn() -> String,
     /// The syntax that a grammar enforces when the model has to call a tool. `None` if the arguments of the format are
     /// not JSON. The grammar then enforces generic calls.
@@ -41,7 +39,7 @@ pub(in crate::text) struct Format {
 impl Format {
     /// The text between a thought and the content before a call, in the text of a message that has both.
     pub(in crate::text) fn between_thought_and_content(&self) -> &'static str {
-        self.after_thought
+        self.messages.map_or("\n", |messages| messages.after_thought)
     }
 }
 
@@ -64,8 +62,7 @@ const GENERIC: Format = Format {
     marks: &["</tool_call>"],
     head: json_calls::head,
     tail: json_calls::tail,
-    has_thoughts: false,
-    after_thought: "\n",
+    messages: None,
     new_id: call_id,
     syntax: Some(GENERIC_SYNTAX),
 };
@@ -91,8 +88,7 @@ pub(super) static FORMATS: [Format; 17] = [
         marks: &[],
         head: harmony::head,
         tail: harmony::tail,
-        has_thoughts: true,
-        after_thought: harmony::AFTER_THOUGHT,
+        messages: Some(harmony::MESSAGES),
         syntax: Some(harmony::SYNTAX),
         ..GENERIC
     },
@@ -284,8 +280,8 @@ impl AnswerForm {
         tools: Tools,
     ) -> Self {
         let format = format.or((!tools.is_empty()).then_some(&GENERIC_CALLS));
-        let format = format.filter(|format| !tools.is_empty() || format.has_thoughts);
-        let thinking = thinking.filter(|_| !format.is_some_and(|format| format.has_thoughts));
+        let format = format.filter(|format| !tools.is_empty() || format.messages.is_some());
+        let thinking = thinking.filter(|_| !format.is_some_and(|format| format.messages.is_some()));
         let begins_in_thought = thinking.is_some_and(|thinking| prompt.trim_end().ends_with(thinking.open));
         Self { format, thinking, begins_in_thought, tools: Arc::new(tools), ..Self::default() }
     }
@@ -313,9 +309,21 @@ impl AnswerForm {
     /// The marks of a thought that may come before calls. The opening mark is `None` if the prompt ends inside a
     /// thought.
     pub(crate) fn thought_marks(&self) -> Option<(Option<&'static str>, &'static str)> {
+        if let Some(messages) = self.messages() {
+            return Some((Some(messages.begin_thought), messages.end_thought));
+        }
         let thinking = self.thinking?;
         let open = (!self.begins_in_thought).then_some(thinking.open);
         Some((open, thinking.close.first()?))
+    }
+
+    /// The text before content, which is empty unless content has a mark in this form.
+    pub(crate) fn content_mark(&self) -> &'static str {
+        self.messages().map_or("", |messages| messages.begin_content)
+    }
+
+    fn messages(&self) -> Option<MessageSyntax> {
+        self.format.and_then(|format| format.messages)
     }
 
     /// The names and schemas of the functions that the model may call.

@@ -5,7 +5,7 @@
 //! not functions, such as `python` or `browser.search`, and messages of other roles than the assistant's. Every other
 //! message is content. The format is that of <https://github.com/openai/harmony>.
 
-use super::call::{Arguments, CallSyntax, Head, Tail};
+use super::call::{Arguments, CallSyntax, Head, MessageSyntax, Tail};
 use super::scan::{Cursor, Miss, Scan};
 use super::tools::{Tool, Tools};
 
@@ -21,8 +21,12 @@ pub(super) const OPENERS: [&str; 7] = [START, CHANNEL, CONSTRAIN, MESSAGE, "<|en
 pub(super) const FIRST_OPENERS: [&str; 1] = [RECIPIENT];
 /// The marks at which a message ends. The last two begin another one, if the model has left out the end.
 const MESSAGE_ENDS: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", START, CHANNEL];
-/// The end of a thought and the header of content before a call.
-pub(super) const AFTER_THOUGHT: &str = "<|end|><|start|>assistant<|channel|>commentary<|message|>";
+pub(super) const MESSAGES: MessageSyntax = MessageSyntax {
+    begin_thought: "<|channel|>analysis<|message|>",
+    end_thought: "<|end|><|start|>assistant",
+    begin_content: "<|channel|>final<|message|>",
+    after_thought: "<|end|><|start|>assistant<|channel|>commentary<|message|>",
+};
 pub(super) const SYNTAX: CallSyntax = CallSyntax {
     begin: "",
     before_name: "<|channel|>commentary to=functions.",

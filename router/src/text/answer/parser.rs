@@ -127,7 +127,7 @@ impl AnswerParser {
 
     fn read_text(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
         let is_first = !self.has_content && self.num_calls == 0;
-        let format = self.form.format.filter(|format| !self.form.tools.is_empty() || format.has_thoughts);
+        let format = self.form.format.filter(|format| !self.form.tools.is_empty() || format.messages.is_some());
         let anywhere = format.map_or(&[][..], |format| format.openers).iter();
         let first =
             format.map_or(&[][..], |format| format.first_openers).iter().chain(self.form.thinking.map(|t| &t.open));
