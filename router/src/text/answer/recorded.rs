@@ -1,16 +1,25 @@
 //! Compares what is read in gpt-oss's answers with recordings of OpenAI's own parser (`harmony.json`), and reads random
 //! texts of the format.
 
+use std::sync::Arc;
+
+use model_files::ModelFiles;
 use proptest::prelude::*;
 use serde::Deserialize;
+use serde_json::{Value as Json, json};
 
 use super::form::FORMATS;
 use super::tests::{form, read, tools};
 use super::*;
+use crate::grammar::{Grammar, GrammarCompiler, after_thought, calls, calls_or};
+use crate::testing::VOCAB_SIZE;
+use crate::text::Tokenizer;
 
 /// The marks of the format, which never become content.
 const MARKS: [&str; 7] =
     ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"];
+
+const EOS: u32 = 1;
 
 #[derive(Debug, Deserialize)]
 struct Recording {
@@ -104,6 +113,64 @@ fn answers_that_are_cut_off_are_read_as_by_openai() {
             assert_eq!(collect(&whole), meaning(&messages[..num_messages]), "{name}: {text:?}");
             assert_eq!(read(&form, tokens.iter().map(String::as_str)), whole, "{name}: {tokens:?}");
         }
+    }
+}
+
+/// Returns the demo model's tokenizer with some of gpt-oss's special tokens instead of its own.
+fn tokenizer() -> Tokenizer {
+    let names = [
+        ("<|pad|>", "<|end|>"),
+        ("<|system|>", "<|start|>"),
+        ("<|user|>", "<|channel|>"),
+        ("<|assistant|>", "<|message|>"),
+    ];
+    let mut json: Json = serde_json::from_slice(&ModelFiles::Demo.read("tokenizer.json").unwrap()).unwrap();
+    for (old, new) in names {
+        let tokens = json["added_tokens"].as_array_mut().unwrap();
+        tokens.iter_mut().find(|token| token["content"] == old).unwrap()["content"] = json!(new);
+        let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
+        let id = vocabulary.remove(old);
+        vocabulary.extend(id.map(|id| (new.to_owned(), id)));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+    Tokenizer::load(&ModelFiles::Directory(folder.path().to_owned())).unwrap()
+}
+
+#[tokio::test]
+async fn a_grammar_forces_gpt_oss_to_write_messages() {
+    let tokenizer = Arc::new(tokenizer());
+    let mut form = form("harmony", "", "").with_special_marks(|mark| tokenizer.special_id(mark));
+    assert_eq!(form.special_marks.iter().filter(|(mark, _)| MARKS.contains(mark)).count(), 4);
+    let compiler = GrammarCompiler::new(Arc::clone(&tokenizer), VOCAB_SIZE, vec![EOS], 256 << 20);
+    let syntax = form.make_enforceable();
+    let answer = Grammar::Regex("[0-9]{2}".to_owned());
+    let [thought, header] =
+        ["<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant", "<|channel|>final<|message|>"];
+    let call = "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}";
+    let calls_only = Arc::new(calls(&form, syntax, None).unwrap());
+    let either = Arc::new(calls_or(&form, syntax, answer.clone()).unwrap());
+    let answer_only = Arc::new(after_thought(&form, answer));
+    for (grammar, text, is_allowed) in [
+        (&calls_only, call.to_owned(), true),
+        (&calls_only, format!("{thought}{call}<|end|><|start|>assistant{call}"), true),
+        (&calls_only, format!("{header}12"), false),
+        (&either, format!("{thought}{header}12"), true),
+        (&either, format!("{thought}{call}"), true),
+        (&either, "12".to_owned(), false),
+        (&answer_only, format!("{thought}{header}12"), true),
+        (&answer_only, format!("{header}12"), true),
+        (&answer_only, format!("{thought}12"), false),
+    ] {
+        let (mut matcher, mut mask) = compiler.compile(grammar).await.unwrap().begin().unwrap();
+        let is_free = |mask: &[u8], id: u32| mask[id as usize / 8] >> (id % 8) & 1 == 1;
+        let tokens = tokenizer.tokenize_bare(&text).unwrap();
+        let follows = tokens.into_iter().all(|token| {
+            let follows = is_free(&mask, token);
+            mask = if follows { matcher.advance(token).unwrap() } else { Vec::new() };
+            follows
+        });
+        assert_eq!(follows && is_free(&mask, EOS), is_allowed, "{text}");
     }
 }
 
