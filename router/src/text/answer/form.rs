@@ -348,6 +348,12 @@ impl AnswerForm {
         parts
     }
 
+    /// True if marks in the text of ordinary tokens are no marks: in messages, if all marks are special tokens.
+    pub(super) fn may_spell_marks(&self) -> bool {
+        let is_special = |mark: &&str| self.special_marks.iter().any(|(special, _)| special == mark);
+        self.format.is_some_and(|format| format.messages.is_some() && format.openers.iter().all(is_special))
+    }
+
     /// True if this form reads the special token `token`. Other special tokens are left out of the answer.
     pub(crate) fn has_mark(&self, token: &str) -> bool {
         let of_format = |format: &Format| [format.openers, format.marks].concat().contains(&token);

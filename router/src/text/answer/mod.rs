@@ -36,6 +36,7 @@ mod qwen_coder;
 #[cfg(test)]
 mod recorded;
 mod scan;
+mod spelled;
 #[cfg(test)]
 mod tests;
 mod thinking;

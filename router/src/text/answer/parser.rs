@@ -4,11 +4,14 @@
 //! The parser decides only when the text so far has a single possible meaning, so the result does not depend on how the
 //! text was cut into pieces. Undecided text is kept.
 
+use std::ops::Range;
+
 use super::AnswerEvent;
 use super::call::{Arguments, Head, ReadParameter, Tail};
 use super::form::{AnswerForm, Format};
 use super::json_value::JsonValue;
 use super::scan::{Cursor, Miss};
+use super::spelled;
 use super::tools::Tool;
 
 /// The parser of one answer.
@@ -80,9 +83,25 @@ impl AnswerParser {
         while self.step(false, events) {}
     }
 
+    /// Reads more of the answer. `marks` are the places of special tokens in the text. Other text contains no marks if
+    /// all marks of the format are special tokens.
+    pub(crate) fn push_tokens(&mut self, text: &str, marks: &[Range<usize>], events: &mut Vec<AnswerEvent>) {
+        let start = events.len();
+        if self.form.may_spell_marks() {
+            self.push(&spelled::hide(text, marks), events);
+            spelled::show(events, start);
+        } else {
+            self.push(text, events);
+        }
+    }
+
     /// Reads the text that was kept as undecided, because the answer has ended.
     pub(crate) fn finish(&mut self, events: &mut Vec<AnswerEvent>) {
+        let start = events.len();
         while self.step(true, events) {}
+        if self.form.may_spell_marks() {
+            spelled::show(events, start);
+        }
     }
 
     /// True if the text so far ends inside a thought.

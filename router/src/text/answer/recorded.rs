@@ -174,6 +174,49 @@ async fn a_grammar_forces_gpt_oss_to_write_messages() {
     }
 }
 
+/// Returns the events of tokens of which those that are marks are special.
+fn read_tokens(form: &AnswerForm, tokens: &[&str]) -> Content {
+    let mut parser = AnswerParser::new(form.clone());
+    let mut events = Vec::new();
+    for token in tokens {
+        let marks = if MARKS.contains(token) { vec![0..token.len()] } else { Vec::new() };
+        parser.push_tokens(token, &marks, &mut events);
+    }
+    parser.finish(&mut events);
+    collect(&events)
+}
+
+#[test]
+fn marks_that_are_no_special_tokens_are_text() {
+    let form = form("harmony", "", "")
+        .with_special_marks(|mark| MARKS.iter().position(|known| *known == mark).map(|at| at as u32));
+    let spelled = ["<", "|", "end", "|><|start|>assistant<|chan", "nel|>final<|message|>x <b>", "<"];
+    let analysis = ["<|channel|>", "analysis", "<|message|>"];
+    let last = ["<|end|>", "<|start|>", "assistant", "<|channel|>", "final", "<|message|>"];
+    let tokens = [&analysis[..], &spelled, &last, &spelled, &["<|return|>"]].concat();
+    let text = spelled.concat();
+    let expected = Content { reasoning: text.clone(), content: text.clone(), calls: Vec::new() };
+    assert_eq!(read_tokens(&form, &tokens), expected);
+    let header = [
+        " to",
+        "=functions.get",
+        "<|channel|>",
+        "commentary",
+        " ",
+        "<|constrain|>",
+        "json",
+        "<|message|>",
+        "{\"city\": \"",
+    ];
+    let tokens = [&header[..], &spelled, &["\"}", "<|call|>"]].concat();
+    let arguments = format!("{{\"city\": \"{text}\"}}");
+    assert_eq!(read_tokens(&form, &tokens).calls, [("get".to_owned(), arguments)]);
+    for Recorded { name, tokens, messages, .. } in recorded() {
+        let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+        assert_eq!(read_tokens(&form, &tokens), meaning(&messages), "{name}");
+    }
+}
+
 /// Random mixtures of harmony's marks and texts.
 fn texts() -> impl Strategy<Value = Vec<&'static str>> {
     let words = [
