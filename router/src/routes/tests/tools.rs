@@ -1,10 +1,12 @@
 //! Tests of tools and thoughts: the text that the model reads, and the calls that clients receive.
 
+use model_files::ModelFiles;
 use serde_json::{Value, json};
 
 use super::chat::serve_with;
-use super::openai::{chat, chunks, saying};
-use crate::testing::{FakeShard, TestServer, json as parse};
+use super::openai::{chat, chunks, saying, saying_tokens};
+use crate::testing::{FakeShard, TestServer, harmony_files, json as parse};
+use crate::text::Tokenizer;
 
 const CALL: &str = "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}</tool_call>";
 
@@ -364,6 +366,40 @@ async fn gpt_oss_writes_messages() {
     let server = serve_with(HARMONY, saying(answer)).await;
     let message = server.post_ok("/v1/chat/completions", &chat(&format)).await["choices"][0]["message"].clone();
     assert_eq!(message, json!({"role": "assistant", "content": "{\"n\": 3}"}));
+}
+
+#[tokio::test]
+async fn special_tokens_are_marks_and_their_names_are_text() {
+    let folder = harmony_files();
+    let template = folder.path().join("template.jinja");
+    std::fs::write(&template, HARMONY).unwrap();
+    let files = ModelFiles::Directory(folder.path().to_owned());
+    let tokenizer = Tokenizer::load(&files).unwrap();
+    let spelled = "It begins with <|start|> & ends with <|end|><|start|>, not <|endless|>.";
+    let tokens = |text: &str| tokenizer.tokenize_bare(text).unwrap();
+    let letters: Vec<u32> = spelled.chars().flat_map(|character| tokens(&character.to_string())).collect();
+    let parts = [
+        tokens("<|channel|>analysis<|message|>"),
+        letters.clone(),
+        tokens("<|end|><|start|>assistant<|channel|>final<|message|>"),
+        letters,
+        vec![1],
+    ];
+    let flag = format!("--chat-template={}", template.display());
+    let server = TestServer::start_with(saying_tokens(parts.concat()), &files, &[&flag]).await;
+    // The stop strings make the server hold back the beginnings of marks.
+    for stop in [json!(null), json!(["<|endless|>!", "<|message|>x", "|>}"])] {
+        let mut body = chat(&json!({"stop": stop, "max_tokens": 300}));
+        let choice = server.post_ok("/v1/chat/completions", &body).await["choices"][0].clone();
+        let message = json!({"role": "assistant", "content": spelled, "reasoning_content": spelled});
+        assert_eq!((&choice["message"], &choice["finish_reason"]), (&message, &json!("stop")));
+        body["stream"] = json!(true);
+        let chunks = chunks(&server.post("/v1/chat/completions", &body).await);
+        let all = |field: &str| {
+            chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][field].as_str()).collect::<String>()
+        };
+        assert_eq!((all("reasoning_content").as_str(), all("content").as_str()), (spelled, spelled));
+    }
 }
 
 #[tokio::test]

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use model_files::ModelFiles;
 use proptest::prelude::*;
 use serde::Deserialize;
-use serde_json::{Value as Json, json};
 
 use super::form::FORMATS;
 use super::tests::{form, read, tools};
 use super::*;
 use crate::grammar::{Grammar, GrammarCompiler, after_thought, calls, calls_or};
-use crate::testing::VOCAB_SIZE;
+use crate::testing::{VOCAB_SIZE, harmony_files};
 use crate::text::Tokenizer;
 
 /// The marks of the format, which never become content.
@@ -116,32 +115,13 @@ fn answers_that_are_cut_off_are_read_as_by_openai() {
     }
 }
 
-/// Returns the demo model's tokenizer with some of gpt-oss's special tokens instead of its own.
-fn tokenizer() -> Tokenizer {
-    let names = [
-        ("<|pad|>", "<|end|>"),
-        ("<|system|>", "<|start|>"),
-        ("<|user|>", "<|channel|>"),
-        ("<|assistant|>", "<|message|>"),
-    ];
-    let mut json: Json = serde_json::from_slice(&ModelFiles::Demo.read("tokenizer.json").unwrap()).unwrap();
-    for (old, new) in names {
-        let tokens = json["added_tokens"].as_array_mut().unwrap();
-        tokens.iter_mut().find(|token| token["content"] == old).unwrap()["content"] = json!(new);
-        let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
-        let id = vocabulary.remove(old);
-        vocabulary.extend(id.map(|id| (new.to_owned(), id)));
-    }
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
-    Tokenizer::load(&ModelFiles::Directory(folder.path().to_owned())).unwrap()
-}
-
 #[tokio::test]
 async fn a_grammar_forces_gpt_oss_to_write_messages() {
-    let tokenizer = Arc::new(tokenizer());
+    let folder = harmony_files();
+    let files = ModelFiles::Directory(folder.path().to_owned());
+    let tokenizer = Arc::new(Tokenizer::load(&files).unwrap());
     let mut form = form("harmony", "", "").with_special_marks(|mark| tokenizer.special_id(mark));
-    assert_eq!(form.special_marks.iter().filter(|(mark, _)| MARKS.contains(mark)).count(), 4);
+    assert_eq!(form.special_marks.iter().filter(|(mark, _)| MARKS.contains(mark)).count(), MARKS.len());
     let compiler = GrammarCompiler::new(Arc::clone(&tokenizer), VOCAB_SIZE, vec![EOS], 256 << 20);
     let syntax = form.make_enforceable();
     let answer = Grammar::Regex("[0-9]{2}".to_owned());
