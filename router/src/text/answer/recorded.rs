@@ -159,8 +159,9 @@ fn read_tokens(form: &AnswerForm, tokens: &[&str]) -> Content {
     let mut parser = AnswerParser::new(form.clone());
     let mut events = Vec::new();
     for token in tokens {
-        let marks = if MARKS.contains(token) { vec![0..token.len()] } else { Vec::new() };
-        parser.push_tokens(token, &marks, &mut events);
+        let mark = 0..token.len();
+        let marks = if MARKS.contains(token) { std::slice::from_ref(&mark) } else { &[] };
+        parser.push_tokens(token, marks, &mut events);
     }
     parser.finish(&mut events);
     collect(&events)
