@@ -1,9 +1,9 @@
 //! gpt-oss's messages. Each has a header with a role, a channel and maybe a recipient, in this order or with the
 //! recipient before the channel. The prompt ends after the role of the first message.
 //!
-//! Messages to `functions.<name>` are calls. Thoughts are messages in the channel `analysis`, messages to tools that are
-//! not functions, such as `python` or `browser.search`, and messages of other roles than the assistant's. Every other
-//! message is content. The format is that of <https://github.com/openai/harmony>.
+//! Messages to `functions.<name>` are calls. Thoughts are messages in the channel `analysis`, messages to built-in
+//! tools such as `python` or `browser.search`, and messages of other roles than the assistant's. Every other message is
+//! content. The format is that of <https://github.com/openai/harmony>.
 
 use super::call::{Arguments, CallSyntax, Head, MessageSyntax, Tail};
 use super::scan::{Cursor, Miss, Scan};

@@ -1,5 +1,5 @@
-//! Calls of MiniMax M2: one or several `<invoke name="…">` in a block, with `<parameter name="…">` and an unquoted value
-//! for each parameter. The tool's schema says what type a value has.
+//! Calls of MiniMax M2: one or several `<invoke name="…">` in a block, with `<parameter name="…">` and an unquoted
+//! value for each parameter. The tool's schema says what type a value has.
 
 use serde_json::Value as Json;
 

@@ -17,8 +17,9 @@
 //!
 //! A call counts only if the request has a tool of its name. Other text that looks like the start of a call is content,
 //! including its mark, except for the marks and headers of `harmony`. A call that has begun stays a call, even if its
-//! arguments are cut off or not JSON. White space beside a mark belongs to the mark. The result does not depend on how
-//! the received text was cut into pieces.
+//! arguments are cut off or not JSON. If all marks of `harmony` are special tokens, the same text in ordinary tokens is
+//! no mark (`spelled`). White space beside a mark belongs to the mark. The result does not depend on how the received
+//! text was cut into pieces.
 
 mod call;
 mod deepseek;

@@ -245,8 +245,8 @@ impl AnswerParser {
         has_ended || is_end
     }
 
-    /// Reads arguments up to the end of their JSON object, or up to a mark. A mark inside a string of the object is text,
-    /// unless it is the end of the answer.
+    /// Reads arguments up to the end of their JSON object, or up to a mark. A mark inside a string of the object is
+    /// text, unless it is the end of the answer.
     fn read_message(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
         let State::Message { json, closers } = &mut self.state else { return false };
         let closer = first_of(&self.text, closers);

@@ -98,7 +98,7 @@ fn tools_shape(template: &ChatTemplate) -> ToolsShape {
     let function = json!({"name": PROBE, "description": "x", "parameters": {"type": "object", "properties": {}}});
     let tools = vec![json!({"type": "function", "function": function})];
     let user = json!({"role": "user", "content": "x"});
-    let call = json!({"id": "call00000", "type": "function", "function": {"name": PROBE, "arguments": {}}});
+    let call = json!({"id": "call00000", "type": "function", "function": {"name": PROBE, "arguments": {"x": "y"}}});
     let calls = json!({"role": "assistant", "content": "", "tool_calls": [call]});
     let format_in = |system: Option<Json>, tools: Option<Vec<Json>>| {
         let messages: Vec<&Json> = system.iter().chain([&user]).collect();
