@@ -98,6 +98,10 @@ CONVERSATIONS = {
     "thoughts and calls": conversation(
         USER, calls(PARIS, reasoning_content="I need the weather."), RESULT, tools=[WEATHER], enable_thinking=True,
     ),
+    "thoughts of an earlier turn": conversation(
+        USER, calls(PARIS, reasoning_content="The weather?"), RESULT, {**ANSWER, "reasoning": "Sunny."}, USER,
+        calls(NOW, thinking="The time?"), TIME_RESULT, tools=[WEATHER, TIME], reasoning_effort="high",
+    ),
     "parts": conversation(
         {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
         {"role": "user", "content": [{"type": "text", "text": "Hello"}, {"type": "text", "text": "World"}]},

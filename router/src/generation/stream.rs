@@ -6,6 +6,7 @@
 //! OpenAI's API. A special token that ended a stop string is not in the text, so nothing is cut then.
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -121,6 +122,8 @@ pub(super) struct TokenStream {
     wants_deltas: bool,
     /// The number of bytes of the generated text that were in deltas.
     num_sent_bytes: usize,
+    /// The places in the generated text of special tokens that the answer's parser reads and that were in no delta yet.
+    marks: Vec<Range<usize>>,
     answer: Option<AnswerReader>,
     prompt: Arc<[u32]>,
     /// The number of tokens that the tokenizer put before the prompt's text.
@@ -156,11 +159,12 @@ impl AnswerReader {
         Self { parser: AnswerParser::new(form.clone()), form, answer: Answer::default() }
     }
 
-    /// Reads a token's text. Returns the events in it, and true if the answer is complete.
-    fn read(&mut self, delta: &str, is_last: bool) -> (Vec<AnswerEvent>, bool) {
+    /// Reads a token's text, with the places of special tokens in it. Returns the events in it, and true if the answer
+    /// is complete.
+    fn read(&mut self, delta: &str, marks: &[Range<usize>], is_last: bool) -> (Vec<AnswerEvent>, bool) {
         let mut events = Vec::new();
         let was_thinking = self.parser.is_thinking();
-        self.parser.push(delta, &mut events);
+        self.parser.push_tokens(delta, marks, &mut events);
         if is_last {
             self.parser.finish(&mut events);
         }
@@ -198,6 +202,7 @@ impl TokenStream {
             generated_text: prefix.to_owned(),
             wants_deltas: request.options.wants_deltas,
             num_sent_bytes: 0,
+            marks: Vec::new(),
             answer: request.options.answer_form.clone().map(AnswerReader::new),
             prompt: Arc::clone(&valid.prompt),
             num_added,
@@ -288,12 +293,17 @@ impl TokenStream {
         }
         let is_hidden = is_special && !self.is_mark(token.token_id)?;
         self.extend_generated_text(token.token_id, &text, is_hidden)?;
+        if is_special && !is_hidden {
+            self.add_mark(token.token_id)?;
+        }
         if let (Some(FinishReason::StopSequence), Some(stop)) = (finish, stop) {
             self.cut_generated_text(stop, is_hidden);
         }
+        let begin = self.num_sent_bytes;
         let delta = if self.wants_deltas { self.delta(finish.is_some()) } else { String::new() };
+        let marks = self.marks_in(begin..begin + delta.len());
         let (events, is_complete) = match &mut self.answer {
-            Some(answer) => answer.read(&delta, finish.is_some()),
+            Some(answer) => answer.read(&delta, &marks, finish.is_some()),
             None => (Vec::new(), false),
         };
         let finish = finish.or(is_complete.then_some(FinishReason::EosToken));
@@ -320,6 +330,24 @@ impl TokenStream {
             self.generated_text.push_str(text);
         }
         Ok(())
+    }
+
+    /// Adds the place of a special token that the parser reads, which is the last text that was added.
+    fn add_mark(&mut self, token_id: u32) -> Result<(), TextError> {
+        let markup = self.tokenizer.detokenize(&[token_id])?;
+        let begin = self.generated_text.rfind(markup.trim());
+        self.marks.extend(begin.map(|begin| begin..begin + markup.trim().len()));
+        Ok(())
+    }
+
+    /// Returns the places of special tokens in a part of the generated text, counted from its start, and forgets those
+    /// that end in it.
+    fn marks_in(&mut self, part: Range<usize>) -> Vec<Range<usize>> {
+        let clip = |at: usize| at.clamp(part.start, part.end) - part.start;
+        let marks = self.marks.iter().map(|mark| clip(mark.start)..clip(mark.end));
+        let marks = marks.filter(|mark| !mark.is_empty()).collect();
+        self.marks.retain(|mark| mark.end > part.end);
+        marks
     }
 
     /// Cuts the generated text after the stop string, or before it with `wants_deltas`. Nothing is cut if a hidden

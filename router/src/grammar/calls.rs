@@ -32,7 +32,8 @@ pub(crate) fn calls_or(form: &AnswerForm, syntax: CallSyntax, answer: Grammar) -
     let mut rules = String::new();
     let calls = call_rules(form, syntax, None, &mut rules)?;
     let thought = thought(form, &mut rules);
-    Ok(answer.within(format!("start: {thought} (calls | @{ANSWER})\ncalls: {calls}\n{rules}")))
+    let content = in_lark(form, form.content_mark());
+    Ok(answer.within(format!("start: {thought} (calls | {content} @{ANSWER})\ncalls: {calls}\n{rules}")))
 }
 
 /// Returns the grammar of an answer that may follow a thought, if thoughts have marks in this form. A model that is not
@@ -42,7 +43,10 @@ pub(crate) fn after_thought(form: &AnswerForm, answer: Grammar) -> Grammar {
     let mut rules = String::new();
     match thought(form, &mut rules) {
         "" => answer,
-        thought => answer.within(format!("start: {thought} @{ANSWER}\n{rules}")),
+        thought => {
+            let content = in_lark(form, form.content_mark());
+            answer.within(format!("start: {thought} {content} @{ANSWER}\n{rules}"))
+        }
     }
 }
 
@@ -91,7 +95,7 @@ fn closed(schema: &Value) -> Result<Value, GrammarError> {
 /// unless the prompt has begun it; the reference is empty if thoughts have no marks in this form.
 fn thought(form: &AnswerForm, rules: &mut String) -> &'static str {
     let Some((open, close)) = form.thought_marks() else { return "" };
-    let is_special = matches!(form.parts(close)[..], [Ok(_)]);
+    let is_special = matches!(form.parts(close)[..], [Ok(_), ..]);
     let body = match is_special {
         true => format!("thought_text {}", in_lark(form, close)),
         false => "thought_text".to_owned(),

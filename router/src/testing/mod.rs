@@ -3,9 +3,11 @@
 //! The released program does not contain this folder.
 
 mod fake_shard;
+mod harmony;
 mod server;
 
 pub(crate) use fake_shard::{FakeShard, hash_of_tokens};
+pub(crate) use harmony::harmony_files;
 pub(crate) use server::{Answer, TestServer, args, config, json, start};
 
 use crate::config::RequestLimits;

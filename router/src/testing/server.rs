@@ -72,17 +72,26 @@ pub(crate) fn config(uds_path: &Path, flags: &[&str]) -> Config {
 
 /// Starts a server without a port, with its shard, and returns it when it is ready.
 pub(crate) async fn start(shard: FakeShard, flags: &[&str]) -> (startup::Started, TempDir) {
+    start_with(shard, &ModelFiles::Demo, flags).await
+}
+
+async fn start_with(shard: FakeShard, files: &ModelFiles, flags: &[&str]) -> (startup::Started, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let uds_path = directory.path().join("shard");
     shard.listen(&uds_path, 0, 1);
     let config = config(&uds_path, flags);
-    let text = ModelText::load(&ModelFiles::Demo, config.chat_overrides()).unwrap();
+    let text = ModelText::load(files, config.chat_overrides()).unwrap();
     (startup::start(config, text).await.unwrap(), directory)
 }
 
 impl TestServer {
     pub(crate) async fn start(shard: FakeShard, flags: &[&str]) -> Self {
-        let (started, directory) = start(shard, flags).await;
+        Self::start_with(shard, &ModelFiles::Demo, flags).await
+    }
+
+    /// Starts a server with the tokenizer in `files`.
+    pub(crate) async fn start_with(shard: FakeShard, files: &ModelFiles, flags: &[&str]) -> Self {
+        let (started, directory) = start_with(shard, files, flags).await;
         let batcher = tokio::spawn(started.batcher.run());
         Self { app: started.app, stop_tx: started.stop_tx, health: started.health, batcher, _directory: directory }
     }

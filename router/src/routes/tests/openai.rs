@@ -13,9 +13,12 @@ use crate::text::Tokenizer;
 /// Returns a fake shard that answers every prompt with `text`, one character at a time, then ends the sequence.
 pub(super) fn saying(text: &str) -> FakeShard {
     let tokenizer = Tokenizer::load(&ModelFiles::Demo).unwrap();
-    let mut script: Vec<u32> =
-        text.chars().flat_map(|character| tokenizer.tokenize_bare(&character.to_string()).unwrap()).collect();
-    script.push(1);
+    let script = text.chars().flat_map(|character| tokenizer.tokenize_bare(&character.to_string()).unwrap());
+    saying_tokens(script.chain([1]).collect())
+}
+
+/// Returns a shard that generates these tokens.
+pub(super) fn saying_tokens(script: Vec<u32>) -> FakeShard {
     let script_of = move |tokens: &[u32], _: &_| {
         let said = (0..script.len()).rev().find(|len| tokens.ends_with(&script[..*len])).unwrap_or(0);
         script[said]

@@ -1,10 +1,12 @@
 //! Tests of tools and thoughts: the text that the model reads, and the calls that clients receive.
 
+use model_files::ModelFiles;
 use serde_json::{Value, json};
 
 use super::chat::serve_with;
-use super::openai::{chat, chunks, saying};
-use crate::testing::{FakeShard, TestServer, json as parse};
+use super::openai::{chat, chunks, saying, saying_tokens};
+use crate::testing::{FakeShard, TestServer, harmony_files, json as parse};
+use crate::text::Tokenizer;
 
 const CALL: &str = "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}</tool_call>";
 
@@ -243,7 +245,6 @@ async fn calls_can_be_enforced_in_the_models_format() {
         "<|tool_call|>",
         "<|START_ACTION|>",
         "\"parameters\": dictionary of argument name and its value",
-        "<|channel|><|message|>",
         // Formats whose syntax cannot be enforced: the generic format is enforced instead.
         "<start_function_call>",
         "```tool_code",
@@ -330,5 +331,112 @@ async fn a_thought_comes_before_an_answer_in_a_form() {
             assert_eq!(message["reasoning_content"].as_str(), thought, "{said}, {format}: {message}");
             assert_eq!(message["content"], "{\"a\": 1}", "{said}, {format}: {message}");
         }
+    }
+}
+
+/// A template of gpt-oss's format, with text that shows the format.
+const HARMONY: &str =
+    "{% for t in tools or [] %}{{ t }}{% endfor %}<|channel|><|message|>{{ messages[0].thinking }}<|start|>assistant";
+
+#[tokio::test]
+async fn gpt_oss_writes_messages() {
+    let thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+    let call = "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\":\"Paris\"}";
+    let answer = "<|channel|>final<|message|>{\"n\": 3}";
+    let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}, "additionalProperties": false});
+    let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}});
+    let required = json!({"tool_choice": "required"});
+    for (said, changes) in
+        [(call, json!({})), (answer, json!({})), (call, required), (answer, format.clone()), (call, format.clone())]
+    {
+        for (said, thought) in [(format!("{thought}{said}"), Some("Hm.")), (said.to_owned(), None)] {
+            let server = serve_with(HARMONY, saying(&said)).await;
+            let choice = server.post_ok("/v1/chat/completions", &with_tools(&changes)).await["choices"][0].clone();
+            let message = &choice["message"];
+            assert_eq!(message["reasoning_content"].as_str(), thought, "{said}, {changes}: {message}");
+            let content = said.contains("final").then_some("{\"n\": 3}");
+            assert_eq!(message["content"].as_str(), content, "{said}, {changes}: {message}");
+            let arguments = message["tool_calls"][0]["function"]["arguments"].as_str();
+            let (expected, reason) =
+                if content.is_none() { (Some("{\"city\":\"Paris\"}"), "tool_calls") } else { (None, "stop") };
+            assert_eq!((arguments, choice["finish_reason"].as_str()), (expected, Some(reason)), "{said}, {changes}");
+        }
+    }
+    // Without tools, an answer that has a form begins with a header too.
+    let server = serve_with(HARMONY, saying(answer)).await;
+    let message = server.post_ok("/v1/chat/completions", &chat(&format)).await["choices"][0]["message"].clone();
+    assert_eq!(message, json!({"role": "assistant", "content": "{\"n\": 3}"}));
+}
+
+#[tokio::test]
+async fn special_tokens_are_marks_and_their_names_are_text() {
+    let folder = harmony_files();
+    let template = folder.path().join("template.jinja");
+    std::fs::write(&template, HARMONY).unwrap();
+    let files = ModelFiles::Directory(folder.path().to_owned());
+    let tokenizer = Tokenizer::load(&files).unwrap();
+    let spelled = "It begins with <|start|> & ends with <|end|><|start|>, not <|endless|>.";
+    let tokens = |text: &str| tokenizer.tokenize_bare(text).unwrap();
+    let letters: Vec<u32> = spelled.chars().flat_map(|character| tokens(&character.to_string())).collect();
+    let parts = [
+        tokens("<|channel|>analysis<|message|>"),
+        letters.clone(),
+        tokens("<|end|><|start|>assistant<|channel|>final<|message|>"),
+        letters,
+        vec![1],
+    ];
+    let flag = format!("--chat-template={}", template.display());
+    let server = TestServer::start_with(saying_tokens(parts.concat()), &files, &[&flag]).await;
+    // The stop strings make the server hold back the beginnings of marks.
+    for stop in [json!(null), json!(["<|endless|>!", "<|message|>x", "|>}"])] {
+        let mut body = chat(&json!({"stop": stop, "max_tokens": 300}));
+        let choice = server.post_ok("/v1/chat/completions", &body).await["choices"][0].clone();
+        let message = json!({"role": "assistant", "content": spelled, "reasoning_content": spelled});
+        assert_eq!((&choice["message"], &choice["finish_reason"]), (&message, &json!("stop")));
+        body["stream"] = json!(true);
+        let chunks = chunks(&server.post("/v1/chat/completions", &body).await);
+        let all = |field: &str| {
+            chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][field].as_str()).collect::<String>()
+        };
+        assert_eq!((all("reasoning_content").as_str(), all("content").as_str()), (spelled, spelled));
+    }
+}
+
+#[tokio::test]
+async fn the_effort_and_thoughts_reach_the_template() {
+    // The template's errors show its inputs. It renders the test messages by which its shapes are found.
+    let template = "{% if reasoning_effort or messages[-1].thinking %}\
+        {{ raise_exception('it is ' ~ reasoning_effort ~ '/' ~ messages[-1].thinking ~ '/' ~ messages[-1].reasoning_content) }}{% endif %}";
+    let server = serve_with(template, FakeShard::default()).await;
+    let user = json!([{"role": "user", "content": "x"}]);
+    let call = json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let thinks = |field: &str| {
+        let answer = json!({"role": "assistant", field: "Hm", "content": null, "tool_calls": [call]});
+        json!({"messages": [answer], "add_generation_prompt": true, "reasoning_effort": "low"})
+    };
+    let item = json!({"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"});
+    let thought = json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]});
+    let thinking = json!({"type": "thinking", "thinking": "Hm", "signature": ""});
+    let tool_use = json!({"type": "tool_use", "id": "a", "name": "f", "input": {}});
+    for (path, body, expected) in [
+        ("chat/completions", json!({"messages": user, "reasoning_effort": "high"}), "it is high//"),
+        (
+            "chat/completions",
+            json!({"messages": user, "chat_template_kwargs": {"reasoning_effort": "high"}}),
+            "it is high//",
+        ),
+        ("chat/completions", thinks("reasoning_content"), "it is low/Hm/Hm"),
+        ("chat/completions", thinks("reasoning"), "it is low/Hm/Hm"),
+        ("chat/completions", thinks("thinking"), "it is low/Hm/Hm"),
+        ("responses", json!({"input": "x", "reasoning": {"effort": "high"}}), "it is high//"),
+        ("responses", json!({"input": [thought, item], "reasoning": {"effort": "low"}}), "it is low/Hm/Hm"),
+        (
+            "messages",
+            json!({"max_tokens": 5, "messages": [{"role": "assistant", "content": [thinking, tool_use]}], "output_config": {"effort": "low"}}),
+            "it is low/Hm/Hm",
+        ),
+    ] {
+        let text = server.post(&format!("/v1/{path}"), &body).await.text;
+        assert!(text.contains(&format!("{expected}\"")), "{path}: {expected}: {text}");
     }
 }

@@ -16,6 +16,16 @@ pub(crate) struct CallSyntax {
     pub(crate) end: &'static str,
 }
 
+/// The texts around thoughts and content in a format whose answers are messages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MessageSyntax {
+    pub(super) begin_thought: &'static str,
+    pub(super) end_thought: &'static str,
+    pub(super) begin_content: &'static str,
+    /// The text between a thought and the content before a call.
+    pub(super) after_thought: &'static str,
+}
+
 /// The meaning of the text after an opener, such as `<tool_call>`.
 #[derive(Debug)]
 pub(super) enum Head {
@@ -25,6 +35,8 @@ pub(super) enum Head {
     },
     /// A thought, which ends at one of these marks.
     Thought(&'static [&'static str]),
+    /// Content in a message of its own. A line break separates it from content of earlier messages.
+    Message,
     /// Text that is not part of the answer.
     Nothing,
 }
@@ -34,6 +46,8 @@ pub(super) enum Head {
 pub(super) enum Arguments {
     /// A JSON object follows.
     Json,
+    /// The rest of a message, which ends at one of these marks: a JSON object, or any text if the model failed.
+    Message(&'static [&'static str]),
     /// Parameters follow one by one.
     Parameters(ReadParameter),
     /// The arguments, as JSON. They were read together with the name.

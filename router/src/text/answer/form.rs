@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::call::{CallSyntax, Head, Tail};
+use super::call::{CallSyntax, Head, MessageSyntax, Tail};
 use super::scan::{Cursor, Scan};
 use super::thinking::Thinking;
 use super::tools::Tools;
-use super::{deepseek, gemma, harmony, json_calls, mistral, qwen_coder, tool_code};
+use super::{deepseek, gemma, glm, harmony, json_calls, minimax, mistral, qwen_coder, tool_code};
 
 /// A format in which models write calls.
 #[derive(Debug)]
@@ -28,12 +28,19 @@ pub(in crate::text) struct Format {
     pub(super) head: fn(&'static str, &mut Cursor<'_>, &Tools) -> Scan<Head>,
     /// Reads the text after the arguments of a call.
     pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
-    /// True if the format also marks thoughts.
-    pub(super) has_thoughts: bool,
+    /// The texts around thoughts and content, if they are messages too.
+    pub(super) messages: Option<MessageSyntax>,
     new_id: fn() -> String,
     /// The syntax that a grammar enforces when the model has to call a tool. `None` if the arguments of the format are
     /// not JSON. The grammar then enforces generic calls.
     syntax: Option<CallSyntax>,
+}
+
+impl Format {
+    /// The text between a thought and the content before a call, in the text of a message that has both.
+    pub(in crate::text) fn between_thought_and_content(&self) -> &'static str {
+        self.messages.map_or("\n", |messages| messages.after_thought)
+    }
 }
 
 /// The syntax of calls that are JSON objects in a list.
@@ -55,7 +62,7 @@ const GENERIC: Format = Format {
     marks: &["</tool_call>"],
     head: json_calls::head,
     tail: json_calls::tail,
-    has_thoughts: false,
+    messages: None,
     new_id: call_id,
     syntax: Some(GENERIC_SYNTAX),
 };
@@ -72,15 +79,16 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 static GENERIC_CALLS: Format = GENERIC;
 
 /// The known formats. A chat template uses the first one that matches.
-pub(super) static FORMATS: [Format; 15] = [
+pub(super) static FORMATS: [Format; 17] = [
     Format {
         name: "harmony",
         prompt_has: &["<|channel|>", "<|message|>"],
         openers: &harmony::OPENERS,
-        marks: &["<|message|>", "<|constrain|>"],
+        first_openers: &harmony::FIRST_OPENERS,
+        marks: &[],
         head: harmony::head,
         tail: harmony::tail,
-        has_thoughts: true,
+        messages: Some(harmony::MESSAGES),
         syntax: Some(harmony::SYNTAX),
         ..GENERIC
     },
@@ -142,6 +150,25 @@ pub(super) static FORMATS: [Format; 15] = [
         openers: &["<tool_call>", "<function="],
         head: qwen_coder::head,
         tail: qwen_coder::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "glm",
+        prompt_has: &["<tool_call>", "<arg_key>", "<arg_value>"],
+        marks: &glm::MARKS,
+        head: glm::head,
+        tail: glm::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "minimax",
+        prompt_has: &[minimax::CALLS, "<invoke name="],
+        openers: &[minimax::CALLS],
+        marks: &[minimax::CALLS_END],
+        head: minimax::head,
+        tail: minimax::tail,
         syntax: None,
         ..GENERIC
     },
@@ -253,8 +280,8 @@ impl AnswerForm {
         tools: Tools,
     ) -> Self {
         let format = format.or((!tools.is_empty()).then_some(&GENERIC_CALLS));
-        let format = format.filter(|format| !tools.is_empty() || format.has_thoughts);
-        let thinking = thinking.filter(|_| !format.is_some_and(|format| format.has_thoughts));
+        let format = format.filter(|format| !tools.is_empty() || format.messages.is_some());
+        let thinking = thinking.filter(|_| format.is_none_or(|format| format.messages.is_none()));
         let begins_in_thought = thinking.is_some_and(|thinking| prompt.trim_end().ends_with(thinking.open));
         Self { format, thinking, begins_in_thought, tools: Arc::new(tools), ..Self::default() }
     }
@@ -282,9 +309,21 @@ impl AnswerForm {
     /// The marks of a thought that may come before calls. The opening mark is `None` if the prompt ends inside a
     /// thought.
     pub(crate) fn thought_marks(&self) -> Option<(Option<&'static str>, &'static str)> {
+        if let Some(messages) = self.messages() {
+            return Some((Some(messages.begin_thought), messages.end_thought));
+        }
         let thinking = self.thinking?;
         let open = (!self.begins_in_thought).then_some(thinking.open);
         Some((open, thinking.close.first()?))
+    }
+
+    /// The text before content, which is empty unless content has a mark in this form.
+    pub(crate) fn content_mark(&self) -> &'static str {
+        self.messages().map_or("", |messages| messages.begin_content)
+    }
+
+    fn messages(&self) -> Option<MessageSyntax> {
+        self.format.and_then(|format| format.messages)
     }
 
     /// The names and schemas of the functions that the model may call.
@@ -307,6 +346,12 @@ impl AnswerForm {
         parts.push(Err(text));
         parts.retain(|part| *part != Err(""));
         parts
+    }
+
+    /// True if marks in the text of ordinary tokens are no marks: in messages, if all marks are special tokens.
+    pub(super) fn may_spell_marks(&self) -> bool {
+        let is_special = |mark: &&str| self.special_marks.iter().any(|(special, _)| special == mark);
+        self.format.is_some_and(|format| format.messages.is_some() && format.openers.iter().all(is_special))
     }
 
     /// True if this form reads the special token `token`. Other special tokens are left out of the answer.

@@ -14,6 +14,11 @@ impl JsonValue {
         Self { depth: 1, ..Self::default() }
     }
 
+    /// True inside a string.
+    pub(super) fn is_in_text(&self) -> bool {
+        self.is_in_text
+    }
+
     /// Reads more text. Returns the number of bytes up to the value's end, if the text contains it.
     pub(super) fn push(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {

@@ -7,6 +7,8 @@
 //! |---|---|
 //! | `json_calls` | objects with name and arguments: Hermes, Qwen, Llama, Phi, Granite, Cohere, the generic format |
 //! | `qwen_coder` | Qwen Coder's parameters between tags |
+//! | `glm` | GLM's keys and values between tags |
+//! | `minimax` | MiniMax's blocks of calls with parameters between tags |
 //! | `mistral` | `[TOOL_CALLS]` with a list, or with names and `[ARGS]` |
 //! | `deepseek` | DeepSeek's marks, with and without a code block |
 //! | `gemma` | `call:name{…}` of FunctionGemma and Gemma 4 |
@@ -15,21 +17,27 @@
 //!
 //! A call counts only if the request has a tool of its name. Other text that looks like the start of a call is content,
 //! including its mark, except for the marks and headers of `harmony`. A call that has begun stays a call, even if its
-//! arguments are cut off or not JSON. White space beside a mark belongs to the mark. The result does not depend on how
-//! the received text was cut into pieces.
+//! arguments are cut off or not JSON. If all marks of `harmony` are special tokens, the same text in ordinary tokens is
+//! no mark (`spelled`). White space beside a mark belongs to the mark. The result does not depend on how the received
+//! text was cut into pieces.
 
 mod call;
 mod deepseek;
 mod form;
 mod gemma;
 mod generic;
+mod glm;
 mod harmony;
 mod json_calls;
 mod json_value;
+mod minimax;
 mod mistral;
 mod parser;
 mod qwen_coder;
+#[cfg(test)]
+mod recorded;
 mod scan;
+mod spelled;
 #[cfg(test)]
 mod tests;
 mod thinking;

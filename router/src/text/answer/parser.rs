@@ -4,11 +4,14 @@
 //! The parser decides only when the text so far has a single possible meaning, so the result does not depend on how the
 //! text was cut into pieces. Undecided text is kept.
 
+use std::ops::Range;
+
 use super::AnswerEvent;
 use super::call::{Arguments, Head, ReadParameter, Tail};
-use super::form::AnswerForm;
+use super::form::{AnswerForm, Format};
 use super::json_value::JsonValue;
 use super::scan::{Cursor, Miss};
+use super::spelled;
 use super::tools::Tool;
 
 /// The parser of one answer.
@@ -20,7 +23,10 @@ pub(crate) struct AnswerParser {
     state: State,
     /// True directly after a mark, where white space belongs to the mark and is left out.
     is_after_mark: bool,
+    /// True until the first text of a message that has a header.
+    begins_message: bool,
     has_content: bool,
+    has_reasoning: bool,
     num_calls: usize,
 }
 
@@ -35,6 +41,11 @@ enum State {
         mark: String,
     },
     Arguments(JsonValue),
+    /// Inside a message with arguments, which ends at one of `closers`. `json` is `None` if they are no JSON object.
+    Message {
+        json: Option<JsonValue>,
+        closers: &'static [&'static str],
+    },
     Parameters {
         read: ReadParameter,
         tool: Tool,
@@ -54,7 +65,16 @@ impl AnswerParser {
             _ => State::Text,
         };
         let is_after_mark = form.begins_in_thought;
-        Self { form, text: String::new(), state, is_after_mark, has_content: false, num_calls: 0 }
+        Self {
+            form,
+            text: String::new(),
+            state,
+            is_after_mark,
+            begins_message: false,
+            has_content: false,
+            has_reasoning: false,
+            num_calls: 0,
+        }
     }
 
     /// Reads more of the answer.
@@ -63,9 +83,25 @@ impl AnswerParser {
         while self.step(false, events) {}
     }
 
+    /// Reads more of the answer. `marks` are the places of special tokens in the text. Other text contains no marks if
+    /// all marks of the format are special tokens.
+    pub(crate) fn push_tokens(&mut self, text: &str, marks: &[Range<usize>], events: &mut Vec<AnswerEvent>) {
+        let start = events.len();
+        if self.form.may_spell_marks() {
+            self.push(&spelled::hide(text, marks), events);
+            spelled::show(events, start);
+        } else {
+            self.push(text, events);
+        }
+    }
+
     /// Reads the text that was kept as undecided, because the answer has ended.
     pub(crate) fn finish(&mut self, events: &mut Vec<AnswerEvent>) {
+        let start = events.len();
         while self.step(true, events) {}
+        if self.form.may_spell_marks() {
+            spelled::show(events, start);
+        }
     }
 
     /// True if the text so far ends inside a thought.
@@ -94,6 +130,7 @@ impl AnswerParser {
                 }
                 self.end_arguments(end.is_some(), is_end, events)
             }
+            State::Message { .. } => self.read_message(is_end, events),
             State::Parameters { .. } => self.read_parameter(is_end, events),
             State::Tail => self.read_tail(is_end),
             State::Thought(closers) => {
@@ -109,7 +146,7 @@ impl AnswerParser {
 
     fn read_text(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
         let is_first = !self.has_content && self.num_calls == 0;
-        let format = self.form.format.filter(|format| !self.form.tools.is_empty() || format.has_thoughts);
+        let format = self.form.format.filter(|format| !self.form.tools.is_empty() || format.messages.is_some());
         let anywhere = format.map_or(&[][..], |format| format.openers).iter();
         let first =
             format.map_or(&[][..], |format| format.first_openers).iter().chain(self.form.thinking.map(|t| &t.open));
@@ -151,6 +188,10 @@ impl AnswerParser {
                 return true;
             }
             Ok(Head::Nothing) => self.state = State::Text,
+            Ok(Head::Message) => {
+                self.begins_message = true;
+                self.state = State::Text;
+            }
             Ok(Head::Thought(closers)) => {
                 self.text.drain(..len);
                 return self.begin_thought(closers);
@@ -167,6 +208,7 @@ impl AnswerParser {
 
     fn begin_thought(&mut self, closers: &'static [&'static str]) -> bool {
         self.is_after_mark = true;
+        self.begins_message = true;
         self.state = State::Thought(closers);
         true
     }
@@ -177,8 +219,12 @@ impl AnswerParser {
         self.num_calls += 1;
         self.state = match (arguments, tool) {
             (Arguments::Read(arguments), _) => {
-                events.extend([AnswerEvent::Arguments(arguments), AnswerEvent::CallEnded]);
+                let arguments = Some(arguments).filter(|arguments| !arguments.is_empty());
+                events.extend(arguments.map(AnswerEvent::Arguments).into_iter().chain([AnswerEvent::CallEnded]));
                 self.behind_call()
+            }
+            (Arguments::Message(closers), _) => {
+                State::Message { json: self.text.starts_with('{').then(JsonValue::default), closers }
             }
             (Arguments::Parameters(read), Some(tool)) => State::Parameters { read, tool, num_read: 0 },
             (Arguments::Json | Arguments::Parameters(_), _) => State::Arguments(JsonValue::default()),
@@ -197,6 +243,34 @@ impl AnswerParser {
             self.state = self.behind_call();
         }
         has_ended || is_end
+    }
+
+    /// Reads arguments up to the end of their JSON object, or up to a mark. A mark inside a string of the object is
+    /// text, unless it is the end of the answer.
+    fn read_message(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
+        let State::Message { json, closers } = &mut self.state else { return false };
+        let closer = first_of(&self.text, closers);
+        let held_back = if is_end { 0 } else { num_held_back(&self.text, closers) };
+        let len = closer.map_or(self.text.len() - held_back, |(at, _)| at);
+        let end = json.as_mut().and_then(|json| json.push(&self.text[..len]));
+        let mut len = end.unwrap_or(len);
+        let mut has_ended = end.is_some();
+        if let (false, Some((at, mark_len))) = (has_ended, closer) {
+            let (mark, rest) = self.text[at..].split_at(mark_len);
+            let is_last = rest.trim().is_empty();
+            match json.as_mut().filter(|json| json.is_in_text()) {
+                Some(json) if !is_last => {
+                    json.push(mark);
+                    len += mark_len;
+                }
+                Some(_) => has_ended = is_end,
+                None => has_ended = true,
+            }
+        }
+        if len > 0 {
+            events.push(AnswerEvent::Arguments(self.text.drain(..len).collect()));
+        }
+        self.end_arguments(has_ended, is_end && self.text.is_empty(), events) || len > 0
     }
 
     fn read_parameter(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
@@ -249,10 +323,11 @@ impl AnswerParser {
     }
 
     fn read_thought(&mut self, closers: &'static [&'static str], is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
-        let found = closers.iter().filter_map(|closer| Some((self.text.find(closer)?, closer.len()))).min();
-        if let Some((at, closer_len)) = found {
+        if let Some((at, closer_len)) = first_of(&self.text, closers) {
             let thought = self.text[..at].trim_end().to_owned();
-            self.text.drain(..at + closer_len);
+            let is_opener = |format: &'static Format| format.openers.contains(&&self.text[at..at + closer_len]);
+            let is_read_next = self.form.format.is_some_and(is_opener);
+            self.text.drain(..if is_read_next { at } else { at + closer_len });
             self.say(thought, AnswerEvent::Reasoning, events);
             self.is_after_mark = true;
             self.state = State::Text;
@@ -273,9 +348,19 @@ impl AnswerParser {
             return;
         }
         self.is_after_mark = false;
-        self.has_content |= matches!(event(String::new()), AnswerEvent::Content(_));
+        let is_content = matches!(event(String::new()), AnswerEvent::Content(_));
+        let has_said = if is_content { &mut self.has_content } else { &mut self.has_reasoning };
+        if std::mem::take(&mut self.begins_message) && *has_said {
+            text.insert(0, '\n');
+        }
+        *has_said = true;
         events.push(event(text));
     }
+}
+
+/// Returns the position and the length of the first mark in a text.
+fn first_of(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
+    marks.iter().filter_map(|mark| Some((text.find(mark)?, mark.len()))).min()
 }
 
 /// Returns the number of bytes at the end of `text` that may belong to one of the marks: the start of the mark, and

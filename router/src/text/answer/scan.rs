@@ -78,6 +78,13 @@ impl<'a> Cursor<'a> {
         Ok(before)
     }
 
+    /// Reads up to the first of the texts in `literals`, or else to the end of the answer.
+    pub(super) fn skip_to_any(&mut self, literals: &[&str]) -> Scan<()> {
+        let len = literals.iter().filter_map(|literal| self.rest().find(literal)).min();
+        self.at += if self.is_end { len.unwrap_or(self.rest().len()) } else { len.ok_or(Miss::Short)? };
+        Ok(())
+    }
+
     /// Returns the next character without reading it.
     pub(super) fn peek(&self) -> Scan<char> {
         self.rest().chars().next().ok_or(self.short())

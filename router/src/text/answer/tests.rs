@@ -6,20 +6,20 @@ use serde_json::{Value as Json, json};
 use super::form::FORMATS;
 use super::*;
 
-fn tools() -> Vec<Json> {
+pub(super) fn tools() -> Vec<Json> {
     let parameters = json!({"type": "object", "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"}, "tags": {"type": "array"}}});
     let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
     vec![tool("get"), tool("get_time")]
 }
 
-fn form(format: &str, thinking: &str, prompt: &str) -> AnswerForm {
+pub(super) fn form(format: &str, thinking: &str, prompt: &str) -> AnswerForm {
     let format = FORMATS.iter().find(|known| known.name == format);
     AnswerForm::new((format, thinking_of(thinking)), prompt, Tools::new(&tools()))
 }
 
 /// Returns the events without ids, with consecutive texts of one kind joined.
-fn read<'a>(form: &AnswerForm, pieces: impl IntoIterator<Item = &'a str>) -> Vec<AnswerEvent> {
+pub(super) fn read<'a>(form: &AnswerForm, pieces: impl IntoIterator<Item = &'a str>) -> Vec<AnswerEvent> {
     let mut parser = AnswerParser::new(form.clone());
     let mut events = Vec::new();
     pieces.into_iter().for_each(|piece| parser.push(piece, &mut events));
@@ -171,6 +171,71 @@ fn qwen_coder_has_parameters() {
     check("seed-oss", "<seed:tool_call><function=get_time></function></seed:tool_call>", &["get_time({})"]);
 }
 
+/// The example of GLM 4.5's chat template, in the notation of GLM 4.5 and in that of GLM 4.7.
+#[test]
+fn glm_has_keys_and_values() {
+    let text = "Let me look.\n<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>1</arg_value>\n<arg_key>days</arg_key>\n\
+         <arg_value>2</arg_value>\n<arg_key>exact</arg_key>\n<arg_value>true</arg_value>\n<arg_key>tags</arg_key>\n\
+         <arg_value>[\"a\"]</arg_value>\n<arg_key>other</arg_key>\n<arg_value>a\nb <c></arg_value>\n</tool_call>";
+    let arguments = "{\"city\": \"1\", \"days\": 2, \"exact\": true, \"tags\": [\"a\"], \"other\": \"a\\nb <c>\"}";
+    check("glm", text, &["Let me look.", &format!("get({arguments})")]);
+    let glm_47 = text.replace(">\n<", "><").replace("get\n", "get");
+    check("glm", &glm_47, &["Let me look.", &format!("get({arguments})")]);
+    check("glm", "<tool_call>get_time</tool_call><tool_call>get_time\n</tool_call>", &["get_time({})", "get_time({})"]);
+    let other = "<tool_call>other\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>";
+    for text in [other, "<tool_call>get me one", "a <tool_call> mark", "<tool_call>get"] {
+        check("glm", text, &[text]);
+    }
+    check(
+        "glm",
+        "<tool_call>get<arg_key>city</arg_key><arg_value>a",
+        &["get()", "<arg_key>city</arg_key><arg_value>a"],
+    );
+    let thinks = |prompt| form("glm", "</think>", prompt);
+    let call = "<tool_call>get_time</tool_call>";
+    check_form(&thinks(""), &format!("\n<think>Hm.</think>\n{call}"), &["~Hm.", "get_time({})"]);
+    check_form(&thinks("<think>"), &format!("Hm.</think>{call}"), &["~Hm.", "get_time({})"]);
+}
+
+/// The example of MiniMax M2's guide to tool calling.
+#[test]
+fn minimax_has_blocks_of_calls() {
+    let text = "Sure.\n<minimax:tool_call>\n<invoke name=\"get\">\n<parameter name=\"tags\">[\"technology\", \"events\"]</parameter>\n\
+         <parameter name=\"city\">\"OpenAI\" and \"release\"</parameter>\n<parameter name=\"days\">2</parameter>\n</invoke>\n\
+         <invoke name=\"get_time\">\n</invoke>\n</minimax:tool_call>";
+    let arguments = r#"get({"tags": ["technology","events"], "city": "\"OpenAI\" and \"release\"", "days": 2})"#;
+    check("minimax", text, &["Sure.", arguments, "get_time({})"]);
+    check_form(
+        &form("minimax", "</think>", "<think>\n"),
+        &format!("Hm.\n</think>\n\n{text}"),
+        &["~Hm.", "Sure.", arguments, "get_time({})"],
+    );
+    let other = "<minimax:tool_call>\n<invoke name=\"other\">\n</invoke>\n</minimax:tool_call>";
+    for text in [other, "<minimax:tool_call>", "<minimax:tool_call>\n<invoke name=\"get"] {
+        check("minimax", text, &[text]);
+    }
+    check(
+        "minimax",
+        "<minimax:tool_call><invoke name=\"get\"><parameter name=\"city\">a",
+        &["get()", "<parameter name=\"city\">a"],
+    );
+}
+
+#[test]
+fn schemas_say_which_values_are_strings() {
+    let parameters = json!({"properties": {
+        "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "count": {"oneOf": [{"type": "integer"}, {"type": "null"}]},
+        "kinds": {"type": ["string", "integer"]}, "unit": {"enum": ["1", "2"]}, "any": {}}});
+    let tools = Tools::new(&[json!({"type": "function", "function": {"name": "f", "parameters": parameters}})]);
+    let value = |name: &str, text: &str| tools.find("f").unwrap().value(name, text);
+    assert_eq!((value("optional", "12"), value("optional", "null")), (json!("12"), json!(null)));
+    assert_eq!((value("count", "12"), value("kinds", "12"), value("unit", "1")), (json!(12), json!("12"), json!("1")));
+    assert_eq!(
+        (value("any", "12"), value("any", "twelve"), value("unknown", "12")),
+        (json!(12), json!("twelve"), json!("12"))
+    );
+}
+
 #[test]
 fn deepseek_has_marks_of_its_own() {
     let old = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n{\"city\": \"a\"}\n```<｜tool▁call▁end｜>\n\
@@ -220,6 +285,31 @@ fn harmony_has_channels() {
         "harmony",
         "<|start|>assistant to=functions.get_time<|channel|>commentary json<|message|>{}",
         &["get_time({})"],
+    );
+    // A call of a function that the request lacks is content. Only its marks and its header are left out.
+    check("harmony", "<|channel|>commentary to=functions.none json<|message|>{}<|call|>", &["{}"]);
+    check("harmony", "<|channel|>commentary to=functions.get_time<|message|><|call|>", &["get_time({})"]);
+    check("harmony", "<|channel|>commentary to=get_time<|message|>{}<|call|>", &["get_time({})"]);
+    // Marks inside strings are text, except at the end of an answer. Text after the object is left out.
+    let marks = "{\"city\":\"<|end|><|start|>assistant<|call|>\"}";
+    check(
+        "harmony",
+        &format!("<|channel|>commentary to=functions.get<|message|>{marks}}}<|call|>"),
+        &[&format!("get({marks})")],
+    );
+    // Answers that lack a header, the end of a header or the end of a message, and results that the model made up.
+    check("harmony", "{\"a\": 1}", &["{\"a\": 1}"]);
+    check("harmony", "to=5 <b>", &["to=5 <b>"]);
+    check("harmony", "<|channel|>analysis Hm.<|end|><|start|>assistant<|channel|>final Hi all", &["~Hm.", "Hi all"]);
+    check(
+        "harmony",
+        "<|channel|>analysis<|message|>Hm.<|start|>assistant<|channel|>final<|message|>Hi",
+        &["~Hm.", "Hi"],
+    );
+    check(
+        "harmony",
+        "<|channel|>commentary to=functions.get_time<|message|>{}<|call|><|start|>functions.get_time to=assistant<|channel|>commentary<|message|>12<|end|>",
+        &["get_time({})", "~12"],
     );
     let without_tools =
         AnswerForm::new((FORMATS.iter().find(|format| format.name == "harmony"), None), "", Tools::default());
@@ -277,74 +367,85 @@ fn openers_are_not_parts_of_each_other() {
     }
 }
 
+/// Parts of formats.
+const PARTS: &[&str] = &[
+    " ",
+    "\n",
+    "a",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ";",
+    ":",
+    "\"",
+    "\\",
+    "é",
+    "<",
+    "</",
+    "1",
+    "(",
+    ")",
+    "=",
+    "'",
+    "```",
+    "```tool_code\n",
+    "get",
+    "get_time",
+    "\"name\"",
+    "\"name\": \"get\"",
+    "\"arguments\": {",
+    "\"parameters\"",
+    "{\"name\": \"get\", \"arguments\": {}}",
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "<|tool_call|>",
+    "<|/tool_call|>",
+    "<function=get>",
+    "<parameter=city>",
+    "</parameter>",
+    "</function>",
+    "<|python_tag|>",
+    "<|tool_call>",
+    "call:get{",
+    "<escape>",
+    "<start_function_call>",
+    "<end_function_call>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "json",
+    "function",
+    "<｜tool▁call▁end｜>",
+    "<arg_key>city</arg_key>",
+    "<arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<minimax:tool_call>",
+    "</minimax:tool_call>",
+    "<invoke name=\"get\">",
+    "<parameter name=\"city\">",
+    "</invoke>",
+    "<|start|>",
+    "<|channel|>",
+    "analysis",
+    "<|message|>",
+    "<|end|>",
+    "commentary to=functions.get ",
+    "<|START_ACTION|>",
+    "functools",
+    "print(get(",
+];
+
 /// Random texts made of the parts of formats, valid and broken.
 fn texts() -> impl Strategy<Value = Vec<&'static str>> {
-    let parts = [
-        " ",
-        "\n",
-        "a",
-        "{",
-        "}",
-        "[",
-        "]",
-        ",",
-        ";",
-        ":",
-        "\"",
-        "\\",
-        "é",
-        "<",
-        "</",
-        "1",
-        "(",
-        ")",
-        "=",
-        "'",
-        "```",
-        "```tool_code\n",
-        "get",
-        "get_time",
-        "\"name\"",
-        "\"name\": \"get\"",
-        "\"arguments\": {",
-        "\"parameters\"",
-        "{\"name\": \"get\", \"arguments\": {}}",
-        "<tool_call>",
-        "</tool_call>",
-        "<think>",
-        "</think>",
-        "[TOOL_CALLS]",
-        "[ARGS]",
-        "[CALL_ID]",
-        "<|tool_call|>",
-        "<|/tool_call|>",
-        "<function=get>",
-        "<parameter=city>",
-        "</parameter>",
-        "</function>",
-        "<|python_tag|>",
-        "<|tool_call>",
-        "call:get{",
-        "<escape>",
-        "<start_function_call>",
-        "<end_function_call>",
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁sep｜>",
-        "json",
-        "function",
-        "<｜tool▁call▁end｜>",
-        "<|start|>",
-        "<|channel|>",
-        "analysis",
-        "<|message|>",
-        "<|end|>",
-        "commentary to=functions.get ",
-        "<|START_ACTION|>",
-        "functools",
-        "print(get(",
-    ];
-    prop::collection::vec(prop::sample::select(parts.to_vec()), 0..14)
+    prop::collection::vec(prop::sample::select(PARTS), 0..14)
 }
 
 proptest! {

@@ -40,16 +40,12 @@ impl Tools {
 
 impl Tool {
     /// Returns the value of a parameter that the model wrote as `text`, without quotes. The value is a string if the
-    /// schema lacks the parameter, if `type` allows a string, or if there is no `type` and all values of `enum` are
-    /// strings. Otherwise, and for `null` if there are several types, the text is read as JSON or as a Python constant;
-    /// a text that is neither is a string too.
+    /// schema lacks the parameter, if `type` or one of the schemas in `anyOf` or `oneOf` allows a string, or if there
+    /// is no `type` and all values of `enum` are strings. Otherwise, and for `null` if there are several types, the text
+    /// is read as JSON or as a Python constant; a text that is neither is a string too.
     pub(super) fn value(&self, parameter: &str, text: &str) -> Json {
         let schema = self.parameters.get("properties").and_then(|properties| properties.get(parameter));
-        let is_text = schema.is_none_or(|schema| match schema.get("type") {
-            Some(Json::String(kind)) => kind == "string",
-            Some(Json::Array(kinds)) => kinds.contains(&Json::from("string")) && text != "null",
-            _ => schema.get("enum").and_then(Json::as_array).is_some_and(|values| values.iter().all(Json::is_string)),
-        });
+        let is_text = schema.is_none_or(|schema| allows_text(schema, text));
         let text_of = || Json::from(text);
         if is_text {
             return text_of();
@@ -61,4 +57,18 @@ impl Tool {
             text => serde_json::from_str(text).unwrap_or_else(|_| text_of()),
         }
     }
+}
+
+/// True if a schema allows the text as a string.
+fn allows_text(schema: &Json, text: &str) -> bool {
+    match schema.get("type") {
+        Some(Json::String(kind)) => return kind == "string",
+        Some(Json::Array(kinds)) => return kinds.contains(&Json::from("string")) && text != "null",
+        _ => {}
+    }
+    let list = |keyword: &str| schema.get(keyword).and_then(Json::as_array);
+    if let Some(schemas) = list("anyOf").or_else(|| list("oneOf")) {
+        return text != "null" && schemas.iter().any(|schema| allows_text(schema, text));
+    }
+    list("enum").is_some_and(|values| values.iter().all(Json::is_string))
 }

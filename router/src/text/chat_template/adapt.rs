@@ -7,10 +7,11 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::calls::CallShape;
 use super::{ChatEnding, ChatInputs, ChatTemplate};
 use crate::text::answer::{Format, describe_tools, format_of};
 
-const PROBE: &str = "hilo-probe";
+pub(super) const PROBE: &str = "hilo-probe";
 
 /// The shapes that a template reads.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +19,10 @@ pub(super) struct Shapes {
     pub(super) content: ContentShape,
     /// True if the template gets arguments of tool calls as objects, false if as JSON strings.
     pub(super) reads_arguments: bool,
+    pub(super) calls: CallShape,
     pub(super) tools: ToolsShape,
+    /// True if the template fails for tools without a description.
+    pub(super) needs_descriptions: bool,
 }
 
 /// The shapes of a message's content that a template reads: a string, a list of parts, or both.
@@ -39,8 +43,13 @@ pub(super) enum ToolsShape {
 }
 
 impl Shapes {
-    pub(super) const ALL: Self =
-        Self { content: ContentShape::Both, reads_arguments: true, tools: ToolsShape::Nowhere };
+    pub(super) const ALL: Self = Self {
+        content: ContentShape::Both,
+        reads_arguments: true,
+        calls: CallShape::ALL,
+        tools: ToolsShape::Nowhere,
+        needs_descriptions: false,
+    };
 
     /// Returns the shapes that a template reads, which are found by rendering test messages.
     pub(super) fn of(template: &ChatTemplate) -> Self {
@@ -50,7 +59,10 @@ impl Shapes {
             true => ContentShape::Parts,
             false => ContentShape::Text,
         };
-        Self { content, reads_arguments: reads_arguments(template), tools: tools_shape(template) }
+        let reads_arguments = reads_arguments(template);
+        let calls = CallShape::of(template, reads_arguments);
+        let needs_descriptions = needs_descriptions(template);
+        Self { content, reads_arguments, calls, tools: tools_shape(template), needs_descriptions }
     }
 }
 
@@ -72,12 +84,21 @@ fn reads_arguments(template: &ChatTemplate) -> bool {
     probe(template, messages).is_some_and(|text| !text.contains(&format!("'{PROBE}'")))
 }
 
+/// True if a template renders a tool only if it has a description.
+fn needs_descriptions(template: &ChatTemplate) -> bool {
+    let renders = |tool: Json| {
+        let tool = json!({"type": "function", "function": tool});
+        probe_tools(template, json!([{"role": "user", "content": "x"}]), Some(vec![tool])).is_some()
+    };
+    !renders(json!({"name": PROBE})) && renders(json!({"name": PROBE, "description": ""}))
+}
+
 /// Returns the input from which a template prints a tool, with the format of calls that the output shows.
 fn tools_shape(template: &ChatTemplate) -> ToolsShape {
     let function = json!({"name": PROBE, "description": "x", "parameters": {"type": "object", "properties": {}}});
     let tools = vec![json!({"type": "function", "function": function})];
     let user = json!({"role": "user", "content": "x"});
-    let call = json!({"id": "call00000", "type": "function", "function": {"name": PROBE, "arguments": {}}});
+    let call = json!({"id": "call00000", "type": "function", "function": {"name": PROBE, "arguments": {"x": "y"}}});
     let calls = json!({"role": "assistant", "content": "", "tool_calls": [call]});
     let format_in = |system: Option<Json>, tools: Option<Vec<Json>>| {
         let messages: Vec<&Json> = system.iter().chain([&user]).collect();
@@ -96,6 +117,9 @@ fn tools_shape(template: &ChatTemplate) -> ToolsShape {
 /// Converts a conversation to the shapes that the template reads. Returns the format of calls that the template shows,
 /// if the format is known.
 pub(super) fn adapt(template: &ChatTemplate, inputs: &mut ChatInputs) -> Option<&'static Format> {
+    if template.shapes.needs_descriptions {
+        add_descriptions(inputs.tools.as_deref_mut().unwrap_or_default());
+    }
     let format = match template.shapes.tools {
         ToolsShape::Variable(format) => Some(format),
         ToolsShape::SystemMessage(format) => {
@@ -108,7 +132,18 @@ pub(super) fn adapt(template: &ChatTemplate, inputs: &mut ChatInputs) -> Option<
         }
     };
     adapt_messages(template, &mut inputs.messages);
+    template.shapes.calls.adapt(&mut inputs.messages, format);
     format
+}
+
+/// Adds an empty description to tools that lack one.
+fn add_descriptions(tools: &mut [Json]) {
+    for function in tools.iter_mut().filter_map(|tool| tool.get_mut("function")?.as_object_mut()) {
+        let description = function.entry("description").or_insert(Json::Null);
+        if description.is_null() {
+            *description = Json::from("");
+        }
+    }
 }
 
 /// Moves the tools into the system message, which is added if it is missing.
@@ -125,7 +160,10 @@ fn tell_system(inputs: &mut ChatInputs) {
 fn adapt_messages(template: &ChatTemplate, messages: &mut [Map<String, Json>]) {
     name_results(messages);
     for message in messages {
+        // Templates that join the parts of other messages may not join those of results.
+        let is_result = message.get("role").is_some_and(|role| role == "tool");
         match (template.shapes.content, message.get_mut("content")) {
+            (ContentShape::Both, Some(content)) if is_result => join_parts(content),
             (ContentShape::Text, Some(content)) => join_parts(content),
             (ContentShape::Parts, Some(Json::String(text))) => {
                 let part = json!({"type": "text", "text": text});
@@ -171,7 +209,7 @@ fn parse_arguments(arguments: &mut Json) {
     }
 }
 
-fn probe(template: &ChatTemplate, messages: Json) -> Option<String> {
+pub(super) fn probe(template: &ChatTemplate, messages: Json) -> Option<String> {
     probe_tools(template, messages, None)
 }
 

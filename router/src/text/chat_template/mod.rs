@@ -8,6 +8,7 @@
 //! Outside of tests, this folder reads no file and knows no tokenizer.
 
 mod adapt;
+mod calls;
 mod environment;
 mod json;
 mod methods;

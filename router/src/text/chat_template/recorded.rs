@@ -12,7 +12,7 @@ use super::*;
 
 /// Conversations in which a template adds to a text marked `safe`. Python escapes the added text for HTML; this crate
 /// does not.
-const ESCAPED: [&str; 10] = [
+const ESCAPED: [&str; 11] = [
     "tools",
     "a tiny number",
     "tools and system",
@@ -21,6 +21,7 @@ const ESCAPED: [&str; 10] = [
     "a call with arguments as text",
     "two calls",
     "thoughts and calls",
+    "thoughts of an earlier turn",
     "developer",
     "a date",
 ];
