@@ -58,7 +58,7 @@ pub(crate) enum Failure {
     Connect(String),
     #[error("status {}: {body}", status.as_u16())]
     Status { status: StatusCode, body: String },
-    #[error("the server sent nothing for {0:?}")]
+    #[error("the server sent no event for {0:?}")]
     Silence(Duration),
     #[error("the answer was not complete after {0:?}")]
     TooSlow(Duration),

@@ -161,8 +161,8 @@ async fn failures_are_counted_by_kind_with_the_words_of_the_first() {
         ("broken", "stream broke off", "the stream broke off: "),
         ("short", "stream broke off", "it ended after 1 tokens, before its last event"),
         ("strange", "unknown event", "{\"id\":3}"),
-        ("mute", "timeout", "the server sent nothing for 50ms"),
-        ("silent", "timeout", "the server sent nothing for 50ms"),
+        ("mute", "timeout", "the server sent no event for 50ms"),
+        ("silent", "timeout", "the server sent no event for 50ms"),
     ] {
         let read_timeout = if kind == "timeout" { "0.05" } else { "60" };
         let flags = ["--num-requests", "3", "--concurrency", "3", "--read-timeout", read_timeout];

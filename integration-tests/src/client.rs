@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use ureq::RequestBuilder;
-use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
-use ureq::typestate::AgentScope;
 
 use crate::metrics::Metrics;
 use crate::sse::SseStream;
@@ -60,16 +58,16 @@ impl Response {
 impl Client {
     /// Creates a client of the server at `url`.
     pub fn new(url: &str) -> Self {
-        Self { agent: agent(TIMEOUT), url: url.to_owned(), api_key: None }
+        Self { agent: agent(Some(TIMEOUT), TlsConfig::default()), url: url.to_owned(), api_key: None }
     }
 
     /// Returns a client of the same server whose requests fail after `timeout`.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        Self { agent: agent(timeout), ..self.clone() }
+        Self { agent: agent(Some(timeout), self.agent.config().tls_config().clone()), ..self.clone() }
     }
 
-    /// Returns a client of the same server that trusts only this certificate, in PEM, and has the default timeout.
+    /// Returns a client of the same server that trusts only this certificate, in PEM.
     ///
     /// # Panics
     /// When `certificate` is not a certificate.
@@ -77,8 +75,7 @@ impl Client {
     pub fn trusting(&self, certificate: &str) -> Self {
         let certificate = Certificate::from_pem(certificate.as_bytes()).expect("a certificate in PEM");
         let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[certificate])).build();
-        let agent = config(TIMEOUT).tls_config(tls).build().new_agent();
-        Self { agent, ..self.clone() }
+        Self { agent: agent(self.agent.config().timeouts().global, tls), ..self.clone() }
     }
 
     /// Returns a client of the same server that sends this API key.
@@ -163,14 +160,10 @@ impl Client {
     }
 }
 
-fn agent(timeout: Duration) -> ureq::Agent {
-    config(timeout).build().new_agent()
-}
-
-fn config(timeout: Duration) -> ConfigBuilder<AgentScope> {
-    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(timeout));
+fn agent(timeout: Option<Duration>, tls: TlsConfig) -> ureq::Agent {
+    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(timeout).tls_config(tls);
     // Tests count connections and close them on purpose, so no connection is reused.
-    config.max_idle_connections(0).proxy(None)
+    config.max_idle_connections(0).proxy(None).build().new_agent()
 }
 
 fn read(mut response: ureq::http::Response<ureq::Body>) -> Response {

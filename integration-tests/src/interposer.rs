@@ -40,7 +40,7 @@ pub enum Fault {
     Close,
     /// The client receives bytes that are not a frame.
     Garbage,
-    /// A reply has the sequence number of another command.
+    /// A reply has a sequence number that is not that of the command.
     WrongNumber,
     /// A reply has a fingerprint that differs from that of the other shards.
     WrongFingerprint,
@@ -106,7 +106,7 @@ impl Interposer {
     /// Starts a thread that waits for the socket of the shard with the number `rank`, and then interposes itself.
     ///
     /// # Panics
-    /// The thread panics when the socket cannot be moved or replaced.
+    /// The thread panics when the shard accepts no connection, or the socket cannot be moved or replaced.
     pub fn start(uds_path: &Path, rank: u32) -> Self {
         let path = PathBuf::from(proto::socket_path(&uds_path.display().to_string(), rank));
         let state = State { armed: None, pid: None, client: None, asked: HashMap::new(), has_closed: false };

@@ -1,5 +1,5 @@
 //! The commands `compile` and `fit`, which work for a TPU slice on a machine without a TPU, and for `xla-cpu`. They run
-//! in a child with the environment that libtpu needs.
+//! in a child with the environment that the plugin needs.
 //!
 //! Entry points: [`run_as_process`] starts the child with the same arguments; [`run_as_child`] executes the command in
 //! the child.

@@ -194,7 +194,7 @@ impl ModelFiles {
     /// Reads a file that the model must have.
     ///
     /// # Errors
-    /// [`ModelFilesError::Missing`] or [`ModelFilesError::Read`], both with the path.
+    /// [`ModelFilesError::Missing`] with the model's place and the name, [`ModelFilesError::Read`] with the path.
     pub fn read(&self, name: &str) -> Result<Cow<'static, [u8]>, ModelFilesError> {
         self.read_optional(name)?
             .ok_or_else(|| ModelFilesError::Missing { location: self.to_string(), name: name.into() })

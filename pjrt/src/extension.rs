@@ -1,6 +1,6 @@
 //! The kinds of extensions of the C API.
 
-/// The kinds of extensions of the C API, in the order of their numbers in the header.
+/// A kind of extension. The kinds are in the order of their numbers in the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExtensionKind {
     /// Custom calls of programs on GPUs.

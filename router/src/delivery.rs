@@ -17,7 +17,8 @@ use crate::generation::Permit;
 use crate::memory::{Account, Held, Part};
 
 /// Unread events are checked each time this many bytes of events were sent. They take memory from the budget only if
-/// the reader has read none of them since the last check, so until its last event a reader that keeps up takes none.
+/// the reader has read none of them since the last check, so until its last event a reader that keeps up takes none,
+/// unless a single event has this many bytes.
 const BATCH_BYTES: usize = 16 << 10;
 
 /// The maximum time that a response that is not streamed waits for memory that other requests hold.
@@ -47,7 +48,7 @@ pub(crate) struct EventReceiver {
 
 /// The error when unread events need more memory than is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the client reads too slowly: unread answers take the memory that `--memory-budget` leaves for them")]
+#[error("unread answers take the memory that `--memory-budget` leaves for them, and no room is left for this answer")]
 pub(crate) struct TooSlow;
 
 #[derive(Debug)]

@@ -119,7 +119,7 @@ pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
         return ExitCode::from(exit_status::CONFIGURATION);
     }
     if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
-        tracing::warn!("the signal for the end of the parent process cannot be requested: {error}");
+        tracing::warn!(%error, "this router will not end when the process that started it ends");
     }
     // If the parent ended before the signal was requested, no signal comes, so the parent is checked here.
     if parent_pid.is_some_and(|pid| getppid().map(Pid::as_raw_pid) != Some(pid)) {

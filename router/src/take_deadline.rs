@@ -136,6 +136,7 @@ mod tests {
         stream.write_all(b"123").await.unwrap();
         assert_eq!(&reader.await.unwrap(), b"123");
     }
+
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_taken_too_slowly_ends_at_its_deadline() {
         let (stream, mut other_end) = duplex(1);

@@ -55,8 +55,8 @@ enum Reason {
     )]
     Device(Device),
     #[error(
-        "--prompt-tokens and --steps make sequences of {num_tokens} tokens, but the model takes at most {most}; lower \
-         --prompt-tokens"
+        "--prompt-tokens and --steps make sequences of {num_tokens} tokens, one more than their sum, but the model \
+         takes at most {most}; lower one of them"
     )]
     TooLong { num_tokens: usize, most: usize },
     #[error(
@@ -174,16 +174,15 @@ impl Machine {
 impl Sequences {
     fn of(args: &SpeedArgs) -> Self {
         let num_sequences = args.rows.iter().copied().max().unwrap_or(1);
-        let num_tokens = args.prompt_tokens.saturating_add(args.steps).saturating_add(1);
-        Self { num_sequences, blocks_each: num_tokens.div_ceil(BLOCK_SIZE as u32), len: args.prompt_tokens }
+        Self { num_sequences, blocks_each: num_tokens(args).div_ceil(BLOCK_SIZE as u32), len: args.prompt_tokens }
     }
 
     fn warmup(&self, args: &SpeedArgs) -> Warmup {
-        let total_tokens = self.blocks_each.saturating_mul(BLOCK_SIZE as u32);
+        let tokens_in_blocks = self.blocks_each.saturating_mul(BLOCK_SIZE as u32);
         Warmup {
-            max_total_tokens: Some(total_tokens),
+            max_total_tokens: Some(num_tokens(args)),
             max_batch_prefill_tokens: Some(args.prompt_tokens),
-            max_batch_total_tokens: Some(total_tokens.saturating_mul(self.num_sequences)),
+            max_batch_total_tokens: Some(tokens_in_blocks.saturating_mul(self.num_sequences)),
             max_batch_size: Some(self.num_sequences),
             ..Warmup::default()
         }
@@ -214,6 +213,11 @@ impl Sequences {
     fn release(&self) -> Release {
         Release { slots: (0..self.num_sequences).collect() }
     }
+}
+
+/// Returns the length of each sequence in tokens, with the token that the last step samples.
+fn num_tokens(args: &SpeedArgs) -> u32 {
+    args.prompt_tokens.saturating_add(args.steps).saturating_add(1)
 }
 
 fn shard_args(model: &ModelArgs) -> Result<ShardArgs, SpeedError> {
@@ -321,10 +325,22 @@ mod tests {
         }
         for tokens in ["100000", "4294967295"] {
             let error = error(&["--prompt-tokens", tokens]);
-            assert!(error.contains("at most 1024; lower --prompt-tokens"), "{error}");
+            assert!(error.contains("at most 1024; lower one of them"), "{error}");
+        }
+        for flags in [["--prompt-tokens", "1008"], ["--steps", "512"]] {
+            let error = error(&flags);
+            assert!(error.contains("make sequences of 1025 tokens"), "{error}");
         }
         let error = error(&["--prompt-tokens", "900", "--rows", "4000000000"]);
         assert!(error.contains("the sum of --prompt-tokens and --steps: lower one of them"), "{error}");
+    }
+
+    #[test]
+    fn only_the_cache_is_rounded_up_to_blocks() {
+        let args = ["bench", "--model-id", "", "--prompt-tokens", "20", "--rows", "1,3", "--steps", "2"];
+        let args = Command::parse_from(args).speed;
+        let warmup = Sequences::of(&args).warmup(&args);
+        assert_eq!((warmup.max_total_tokens, warmup.max_batch_total_tokens), (Some(23), Some(3 * 32)));
     }
 
     #[test]

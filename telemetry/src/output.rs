@@ -150,8 +150,8 @@ fn num_lines(text: &str) -> u64 {
 }
 
 fn notice(num_dropped: u64) -> LogLine {
-    let message =
-        format!("{num_dropped} log lines were dropped: the log was not read fast enough or could not be written");
+    let lines = if num_dropped == 1 { "log line was" } else { "log lines were" };
+    let message = format!("{num_dropped} {lines} dropped: the log was not read fast enough or could not be written");
     let mut line = LogLine::now(Level::WARN, "telemetry", message);
     line.fields.insert("num_dropped".into(), num_dropped.into());
     line
@@ -215,7 +215,7 @@ mod tests {
         let mut read = 0;
         let mut dropped = 0;
         for text in BufReader::new(reader).lines().map(Result::unwrap) {
-            if let Some((count, _)) = text.split_once(" log lines were dropped") {
+            if let Some((count, _)) = text.split_once(" log line") {
                 dropped += count.parse::<usize>().unwrap();
                 continue;
             }

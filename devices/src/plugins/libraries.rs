@@ -28,7 +28,7 @@ pub struct Package {
     pub version: &'static str,
     /// The pinned wheel.
     pub wheel: Wheel,
-    /// The paths in the wheel of the files that are needed. Below site-packages and below the plugin's cache folder the
+    /// The paths in the wheel of the files that are needed. Below site-packages and below the plugin's own folder the
     /// paths are the same.
     pub files: &'static [&'static str],
     /// The file names of the libraries that the plugin itself opens.

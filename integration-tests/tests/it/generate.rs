@@ -6,7 +6,7 @@ use std::path::Path;
 use integration_tests::{Client, Server};
 use serde_json::{Value, json};
 
-/// Returns a conversation of one user message in the form to which the demo's chat template renders it.
+/// Returns the text to which the demo's chat template renders one user message, without the first special token.
 fn chat(question: &str) -> String {
     format!("<|user|>{question}<|assistant|>")
 }

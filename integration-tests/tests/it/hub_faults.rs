@@ -82,8 +82,8 @@ fn a_cut_download_goes_on_where_it_was() {
     assert_eq!(ranges, [format!("bytes={}-", 2 << 20), format!("bytes={}-", 2 << 20)]);
 }
 
-/// Checks that a download with this fault exits with `status`, that its error contains all of these words, and that no
-/// ref is written. The fault hits every request with its method and a part of its path.
+/// Checks that a download exits with `status`, that its error contains all of these words, and that no ref is written.
+/// `fault` is a method, a text and a fault, which hits every request with this method whose path contains the text.
 fn check_failure(
     fault: (&'static str, &'static str, HubFault),
     environment: &[(&str, &str)],

@@ -40,7 +40,7 @@ pub(super) trait Bf16Exact: KvElement {
     /// True if the stored numbers are not bf16 and have to be converted.
     const IS_CONVERTED: bool;
 
-    /// Converts the sixteen pairs of `numbers` to bf16. Each word of the result has one pair, its first number in the
+    /// Converts the sixteen pairs of `numbers` to bf16. Each lane of the result has one pair, its first number in the
     /// low half.
     fn words<S: Simd>(simd: S, numbers: WordNumbers<'_, Self>) -> S::Integers;
 }

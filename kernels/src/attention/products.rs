@@ -14,7 +14,7 @@ use super::groups::GROUP_SIZE;
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Block, Line};
 
-/// The number of values of a step of the left-hand side: two for each of sixteen words.
+/// The number of values of a step of the left-hand side: two for each word of two runs of the right-hand side.
 pub(super) const STEP_VALUES: usize = 2 * LANES;
 /// The number of words in a run. The right-hand side is read in runs. A word has two values of each of sixteen columns,
 /// so a run has sixteen values of each column.

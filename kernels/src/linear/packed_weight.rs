@@ -43,7 +43,7 @@ pub enum WeightType {
     Int4,
 }
 
-/// A weight `[outputs, inputs]` as the checkpoint stores it.
+/// A weight `[outputs, inputs]` before it is packed: its element type, and a function that reads its rows.
 pub(super) struct Stored<'a> {
     pub(super) sizes: [usize; 2],
     pub(super) dtype: FloatType,

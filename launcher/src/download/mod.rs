@@ -59,7 +59,9 @@ pub(crate) struct Wanted<'a> {
 /// folder. Returns `None` if a signal came first.
 ///
 /// # Errors
-/// When the model is not in the cache and cannot be downloaded, or a setting is invalid.
+/// When a setting or the revision is invalid, the Hub refuses the request, or the Hub's current files are not in the
+/// cache and cannot be downloaded. If only the Hub's list of files cannot be read, for a temporary reason, a complete
+/// model in the cache is returned without an error.
 pub(crate) fn resolve(
     wanted: &Wanted<'_>,
     environment: &Environment,

@@ -1,5 +1,5 @@
-//! The cache folder of one version of one plugin. It is locked while a plugin is written, and readers never see half a
-//! file.
+//! The folder of one version of one plugin, in the cache folder. It is locked while a plugin is written, and readers
+//! never see half a file.
 //!
 //! A plugin without libraries is the file `<file name>`. A plugin with libraries keeps the relative path that it has in
 //! its wheel, and so does each library. Libraries are placed before the plugin, because a reader that finds the

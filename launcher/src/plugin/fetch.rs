@@ -12,7 +12,7 @@ use super::notice::{megabytes, say};
 use super::pip;
 use super::wheel::CheckedWheel;
 
-/// A wheel to fetch: its package and version, and the files that are needed, each with its path in the cache folder.
+/// A wheel to fetch: its package and version, and the needed files, each with its path in the plugin's own folder.
 #[derive(Debug)]
 struct Part {
     package: (&'static str, &'static str),
@@ -33,7 +33,7 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// Returns the fetch that the arguments ask for, with this user's cache folder and `python3`.
+    /// Returns the fetch that the arguments ask for, with this user's folder of fetched plugins and `python3`.
     ///
     /// # Errors
     /// [`FetchError::Machine`] when the wheels are not for this kind of machine, [`FetchError::NoCache`] when there is

@@ -129,7 +129,10 @@ impl<'a> Relay<'a> {
                             None
                         }
                         Ok(status) => self.go_on(first, &progress, &format!("the process {}", exit(status))),
-                        Err(error) => self.go_on(first, &progress, &format!("the process is lost: {error}")),
+                        Err(error) => {
+                            let reason = format!("the process ended, but its exit status cannot be read: {error}");
+                            self.go_on(first, &progress, &reason)
+                        }
                     };
                 }
             }

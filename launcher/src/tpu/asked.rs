@@ -62,20 +62,23 @@ impl Asked {
                 &mut shape.process_bounds,
                 ["TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS"],
                 request.num_shard.saturating_mul(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)),
-                "process(es)",
+                "processes",
             ),
             (
                 &mut shape.chips_per_process,
                 ["TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS"],
                 num_chips,
-                "chip(s) per process",
+                "chips per process",
             ),
         ] {
             let fitting = |text: &str| Bounds::parse(text, ',').filter(|bounds| bounds.product() == expected);
             match (request.environment.get(name), request.environment.get(old_name)) {
                 (Some(text), _) => match fitting(text) {
                     Some(yours) => *bounds = yours,
-                    None => errors.push(format!("{name} is {text:?}, but this plan has {expected} {of}: unset it")),
+                    None => errors.push(format!(
+                        "{name} is {text:?}, which is not sizes x,y,z with the product {expected}, this plan's number \
+                         of {of}: unset it"
+                    )),
                 },
                 (None, Some(text)) => match fitting(text) {
                     Some(yours) => *bounds = yours,

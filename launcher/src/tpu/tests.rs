@@ -246,7 +246,8 @@ fn contradictions_that_must_fail_are_named_all_at_once() {
     assert_eq!(
         host(V6E, 4, &environment).errors(4, 1),
         [
-            "TPU_PROCESS_BOUNDS is \"1,1,1\", but this plan has 4 process(es): unset it",
+            "TPU_PROCESS_BOUNDS is \"1,1,1\", which is not sizes x,y,z with the product 4, this plan's number of \
+             processes: unset it",
             "TPU_PROCESS_ADDRESSES has 1 addresses, but this plan has 4 process(es): unset it",
             "CLOUD_TPU_TASK_ID is \"0\", but each of the 4 shards needs its own: unset it",
         ]
@@ -258,7 +259,8 @@ fn contradictions_that_must_fail_are_named_all_at_once() {
         ("TPU_WORKER_HOSTNAMES", "a,b", "set TPU_WORKER_ID"),
         ("TPU_WORKER_ID", "1", "names 1 host(s): it must be a number from 0 to 0"),
         ("TPU_TOPOLOGY", "2x2x2x2", "not a shape such as 2x4"),
-        ("TPU_CHIPS_PER_PROCESS_BOUNDS", "2,2,1", "this plan has 1 chip(s) per process"),
+        ("TPU_CHIPS_PER_PROCESS_BOUNDS", "2,2,1", "the product 1, this plan's number of chips per process: unset it"),
+        ("TPU_CHIPS_PER_PROCESS_BOUNDS", "1", "is \"1\", which is not sizes x,y,z with the product 1"),
         ("TPU_PROCESS_ADDRESSES", "a:1,b,c:3,d:4", "\"b\", which is not host:port"),
     ] {
         let errors = host(V6E, 4, &[(name, value)]).errors(4, 1);

@@ -78,7 +78,8 @@ pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec
 /// Returns the user's flags followed by those of our flags that the user does not set, and true if none was added.
 fn with_flags(yours: &str, ours: &str) -> (String, bool) {
     let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
-    let missing: Vec<&str> = ours.split(' ').filter(|flag| !yours.contains(&name(flag))).collect();
+    let is_set = |flag: &str| yours.split_whitespace().any(|set| name(set) == name(flag));
+    let missing: Vec<&str> = ours.split(' ').filter(|flag| !is_set(flag)).collect();
     match missing.is_empty() {
         true => (yours.to_owned(), true),
         false => (format!("{yours} {}", missing.join(" ")), false),
@@ -147,5 +148,7 @@ mod tests {
         assert_eq!(flags("--a=1").unwrap(), (format!("--a=1 {LAUNCH_BARRIER}"), false));
         let theirs = LAUNCH_BARRIER.replace("false", "true");
         assert_eq!(flags(&theirs).unwrap(), (theirs.clone(), true));
+        let longer = LAUNCH_BARRIER.replace('=', "_x=");
+        assert_eq!(flags(&longer).unwrap(), (format!("{longer} {LAUNCH_BARRIER}"), false));
     }
 }

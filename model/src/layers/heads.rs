@@ -30,9 +30,8 @@ pub(crate) fn check_heads(
             num_key_value_heads.is_multiple_of(*num_ranks) || num_ranks.is_multiple_of(num_key_value_heads);
         divides(num_ranks) && kv_divides
     };
-    // One rank can always have all heads. If the two numbers of heads do not fit each other, the attention operation
-    // reports it.
-    if num_ranks == 1 || is_legal(&num_ranks) {
+    // One rank is always legal. If the two numbers of heads do not fit each other, the attention operation reports it.
+    if is_legal(&num_ranks) {
         return Ok(());
     }
     let mut heads = format!("num_attention_heads is {num_attention_heads}");

@@ -215,7 +215,7 @@ impl Control {
     /// Checks that no objects exist, and that only clients and topologies existed when clients were destroyed.
     ///
     /// # Panics
-    /// When there are such objects.
+    /// When an object exists, or an object of another kind existed when a client was destroyed.
     pub fn assert_clean(&self) {
         assert_eq!(self.total(), 0, "objects that were not destroyed: {:?}", self.alive);
         assert_eq!(self.orphans.load(Ordering::SeqCst), 0, "objects outlived their client");

@@ -51,14 +51,8 @@ impl ChatRequest {
             }
         }
         for (index, message) in self.messages.iter().enumerate() {
-            if !message.get("role").is_some_and(Value::is_string) {
-                return wrong(format!("messages[{index}].role: must be a string"));
-            }
-            if let Some(sentence) = content_error(message.get("content").unwrap_or(&Value::Null)) {
-                return wrong(format!("messages[{index}].content{sentence}"));
-            }
-            if let Some(sentence) = calls_error(message.get("tool_calls").unwrap_or(&Value::Null)) {
-                return wrong(format!("messages[{index}].tool_calls{sentence}"));
+            if let Some(sentence) = message_error(message) {
+                return wrong(format!("messages[{index}]{sentence}"));
             }
         }
         if self.chat_template.is_some_and(|template| !template.is_null()) {
@@ -110,20 +104,38 @@ fn without_developer(mut message: Map<String, Value>) -> Map<String, Value> {
     message
 }
 
+/// Returns the error in a message, as text to be appended to the message's path, or `None`.
+pub(super) fn message_error(message: &Map<String, Value>) -> Option<String> {
+    if !message.get("role").is_some_and(Value::is_string) {
+        return Some(".role: must be a string".to_owned());
+    }
+    if let Some(sentence) = message.get("content").and_then(content_error) {
+        return Some(format!(".content{sentence}"));
+    }
+    let sentence = message.get("tool_calls").and_then(calls_error)?;
+    Some(format!(".tool_calls{sentence}"))
+}
+
 /// Returns the error in the content of a message, as text to be appended to the content's path, or `None`.
-fn content_error(content: &Value) -> Option<String> {
+pub(super) fn content_error(content: &Value) -> Option<String> {
     let parts = match content {
         Value::Null | Value::String(_) => return None,
         Value::Array(parts) => parts,
         Value::Bool(_) | Value::Number(_) | Value::Object(_) => return Some(": must be a string or a list".to_owned()),
     };
-    parts.iter().enumerate().find_map(|(index, part)| match part.get("type").and_then(Value::as_str) {
+    let error = |(index, part): (usize, &Value)| part_error(part).map(|sentence| format!("[{index}]{sentence}"));
+    parts.iter().enumerate().find_map(error)
+}
+
+/// Returns the error in a part of a message's content, as text to be appended to the part's path, or `None`.
+pub(super) fn part_error(part: &Value) -> Option<String> {
+    match part.get("type").and_then(Value::as_str) {
         Some("text") if part.get("text").is_some_and(Value::is_string) => None,
-        Some("text") => Some(format!("[{index}].text: must be a string")),
-        Some(kind) => Some(format!("[{index}].type: {kind:?} is not supported; this server reads \"text\"")),
-        None if !part.is_object() => Some(format!("[{index}]: must be an object")),
-        None => Some(format!("[{index}].type: must be a string")),
-    })
+        Some("text") => Some(".text: must be a string".to_owned()),
+        Some(kind) => Some(format!(".type: {kind:?} is not supported; this server reads \"text\"")),
+        None if !part.is_object() => Some(": must be an object".to_owned()),
+        None => Some(".type: must be a string".to_owned()),
+    }
 }
 
 /// Returns the error in the tool calls of a message, as text to be appended to the path of the calls, or `None`.

@@ -16,7 +16,11 @@ use utoipa::ToSchema;
 use super::nullable::null_as_false;
 use super::{grammar, logit_bias, schemas, stop};
 use crate::grammar::Grammar;
-use crate::validation::GenerationOptions;
+use crate::validation::{FieldNames, GenerationOptions};
+
+/// TGI's names, and this server's names of fields that TGI lacks.
+const NAMES: FieldNames =
+    FieldNames { max_new_tokens: "max_new_tokens", min_new_tokens: "min_new_tokens", ignores_eos: "ignore_eos_token" };
 
 /// The sampling parameters of a request in any dialect. An absent parameter gets its neutral value.
 #[derive(Debug, Clone, Default)]
@@ -200,7 +204,7 @@ impl GenerateParameters {
             has_non_positive_top_k: top_k.is_some_and(|k| k <= 0),
             best_of,
             max_new_tokens,
-            max_new_tokens_name: "max_new_tokens",
+            names: NAMES,
             cuts_max_new_tokens: false,
             ignores_eos: ignore_eos_token,
             stop_strings: stop,

@@ -16,7 +16,7 @@ pub(crate) enum GenerationError {
     /// The request is not valid.
     #[error("Input validation error: {0}")]
     Validation(#[from] ValidationError),
-    /// The shards, the tokenizer or the grammar failed, the client reads too slowly, or the server is stopping.
+    /// The shards, the tokenizer or the grammar failed, unread answers take too much memory, or the server is stopping.
     #[error("Request failed during generation: {0}")]
     Failed(String),
     /// The request took longer than `--request-timeout` allows.

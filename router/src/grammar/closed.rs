@@ -73,8 +73,8 @@ pub(super) fn close(schema: &Value) -> Result<Value, GrammarError> {
     let given = closing.num_members.get();
     if given > MAX_MEMBERS {
         return Err(GrammarError::Invalid(format!(
-            "the schema describes the same objects in too many places (allOf, anyOf, $ref): merging them reads more than \
-             {MAX_MEMBERS} members"
+            "the schema describes the same objects in too many places (allOf, anyOf, oneOf, $ref): merging them reads \
+             more than {MAX_MEMBERS} members"
         )));
     }
     Ok(closed)

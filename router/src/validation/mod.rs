@@ -51,8 +51,8 @@ pub(crate) struct GenerationOptions {
     pub(crate) best_of: Option<u32>,
     /// The maximum number of tokens to generate; `None` means as many as the context has room for.
     pub(crate) max_new_tokens: Option<u32>,
-    /// The name of `max_new_tokens` in the client's API.
-    pub(crate) max_new_tokens_name: &'static str,
+    /// The names of fields in the client's API.
+    pub(crate) names: FieldNames,
     /// True if a `max_new_tokens` that exceeds the room in the context is reduced to that room instead of refused.
     pub(crate) cuts_max_new_tokens: bool,
     /// True if the model's end-of-sequence tokens do not end the sequence.
@@ -76,6 +76,14 @@ pub(crate) struct GenerationOptions {
     pub(crate) cache_salt: Option<String>,
     /// An adapter, which is always refused: it would change the answer and is not supported.
     pub(crate) adapter_id: Option<String>,
+}
+
+/// The names that the client's API gives to some options. Errors about these options have the names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FieldNames {
+    pub(crate) max_new_tokens: &'static str,
+    pub(crate) min_new_tokens: &'static str,
+    pub(crate) ignores_eos: &'static str,
 }
 
 /// The way in which the response is sent to the client.
@@ -159,15 +167,13 @@ pub(crate) enum ValidationError {
     TotalTokens { limit: u32, input: u32, max_new: u32 },
     #[error("`inputs` must have less than {limit} tokens. Given: {given}")]
     InputTokens { limit: u32, given: u32, total_limit: u32 },
+    #[error("`{name}` must be <= {limit}, the maximum number of tokens that this request can generate. Given: {given}")]
+    MinNewTokens { name: &'static str, limit: u32, given: u32 },
     #[error(
-        "`min_new_tokens` must be <= {limit}, the maximum number of tokens that this request can generate. Given: {given}"
+        "`{name}` is not supported for models with more than {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this model \
+         has {given}"
     )]
-    MinNewTokens { limit: u32, given: u32 },
-    #[error(
-        "`min_new_tokens` is not supported for models with more than {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this \
-         model has {given}"
-    )]
-    EosTokens { given: usize },
+    EosTokens { name: &'static str, given: usize },
     #[error("grammar is not supported")]
     GrammarDisabled,
     #[error("grammar is not valid: {0}")]
@@ -274,10 +280,10 @@ impl Validator {
     ) -> Result<CompiledGrammar, ValidationError> {
         let Some(grammars) = &self.grammars else { return Err(ValidationError::GrammarDisabled) };
         if options.ignores_eos {
-            return Err(ValidationError::GrammarAnd("ignore_eos"));
+            return Err(ValidationError::GrammarAnd(options.names.ignores_eos));
         }
         if options.sampling.min_new_tokens > 0 {
-            return Err(ValidationError::GrammarAnd("min_new_tokens"));
+            return Err(ValidationError::GrammarAnd(options.names.min_new_tokens));
         }
         Ok(grammars.compile(grammar).await?)
     }
@@ -294,7 +300,7 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
         return Err(ValidationError::TopK);
     }
     if options.max_new_tokens == Some(0) {
-        return Err(ValidationError::MaxNewTokens(options.max_new_tokens_name));
+        return Err(ValidationError::MaxNewTokens(options.names.max_new_tokens));
     }
     let num_stops = options.stop_strings.len();
     if num_stops > limits.max_stop_sequences as usize {
@@ -326,7 +332,7 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
         return Err(ValidationError::PromptTopNTokens { given });
     }
     if options.sampling.min_new_tokens > 0 && limits.num_eos_tokens > MAX_HELD_BACK_TOKENS {
-        return Err(ValidationError::EosTokens { given: limits.num_eos_tokens });
+        return Err(ValidationError::EosTokens { name: options.names.min_new_tokens, given: limits.num_eos_tokens });
     }
     Ok(())
 }
@@ -402,7 +408,7 @@ fn check_prompt(prompt: &[u32], options: &GenerationOptions, limits: &RequestLim
     }
     let given = options.sampling.min_new_tokens;
     if given > max_new {
-        return Err(ValidationError::MinNewTokens { limit: max_new, given });
+        return Err(ValidationError::MinNewTokens { name: options.names.min_new_tokens, limit: max_new, given });
     }
     Ok(max_new)
 }

@@ -179,7 +179,8 @@ pub(crate) struct Plan {
     pub(crate) types: String,
 }
 
-/// Compiles the programs, and returns a table of the compiler's statistics for each of them.
+/// Compiles the programs, and returns a table of the compiler's statistics for each of them. A program that is already
+/// in the output folder is not compiled, and has `cached` instead of statistics.
 ///
 /// # Errors
 /// When the model, the slice or the limits are invalid, there is no plugin, a program that `--programs` names does not

@@ -87,9 +87,10 @@ impl HloModule {
     ///
     /// The sum covers the operands in HBM of the executed instructions that read memory, with the padding of their
     /// layouts. Of several branches the one that reads the most counts. If an instruction reads parts of an operand
-    /// (slice, gather) or replaces parts (scatter), only those parts count. Prefetches into the chip's memory count;
-    /// reads of their results do not. The data that the first instructions prefetch is fetched again at the end, for
-    /// the next run; only one of the two prefetches counts. `assumed` has what only a run would tell.
+    /// (slice, gather) or replaces parts (scatter), only those parts count. Prefetches into on-chip memory count; reads
+    /// of their results do not. The data that the first instructions prefetch is fetched again at the end, for the next
+    /// run; only one of the two prefetches counts. Of a kernel that states its bytes, these bytes count, without those
+    /// of its results, times the share in `assumed`. `assumed` has what only a run would tell.
     pub(crate) fn reads(&self, assumed: Assumed) -> u64 {
         reads::Reads { module: self, assumed }.of_computation(self.entry)
     }

@@ -23,7 +23,7 @@ const FREE: [&str; 11] = [
 ];
 /// Instructions that, inside a fusion, read only those parts of their operand that their own users read.
 const THROUGH: [&str; 6] = ["bitcast", "bitcast-convert", "convert", "copy", "reshape", "transpose"];
-/// Part of the target of a custom call that joins arrays which are already in the chip's memory.
+/// Part of the target of a custom call that joins arrays which are already in on-chip memory, not in HBM.
 const GLUE: &str = "ConcatBitcast";
 /// Part of the name of gathers on a `SparseCore`.
 const SPARSE_GATHER: &str = "gather_offload";

@@ -170,8 +170,8 @@ fn blocks_of_chunks(emitter: &mut Emitter, tables: &Tensor, items: &Items, plan:
     emitter.gather_rows(&tables, &entry) // [items, blocks]
 }
 
-/// Returns the blocks of each chunk, `[items, blocks]`, for rows that are read from any block on. After the end of its
-/// block table a row reads the last block again. No query sees these keys.
+/// Returns the blocks of each chunk, `[items, blocks]`, for rows that may be read from a later block than their first.
+/// After the end of its block table a row reads the last block again. No query sees these keys.
 fn blocks_from(emitter: &mut Emitter, tables: &Tensor, items: &Items, plan: &Plan) -> Tensor {
     let per_row = tables.dims()[1];
     let dims = [items.rows.dims()[0], plan.chunk_blocks];

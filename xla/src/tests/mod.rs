@@ -86,7 +86,7 @@ fn test_of(op: &Op) -> &'static str {
     }
 }
 
-/// The tests that `test_of` names for the operations of these graphs, and for the operations listed below, exist.
+/// The tests that `test_of` names exist: for every operation of `text::graphs`, and for those added below.
 #[test]
 fn tests_of_operations_exist() {
     let sources = [

@@ -1,4 +1,4 @@
-//! Tests of embedding tables that programs take row by row.
+//! Tests of embedding tables that programs take in row-major layout, so that a lookup does not copy the table.
 
 use std::path::Path;
 use std::sync::Arc;

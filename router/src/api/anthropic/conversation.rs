@@ -3,18 +3,29 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::api::chat::{content_error, message_error, part_error};
 use crate::api::openai::ToolFields;
 use crate::error::ApiError;
 
-/// Returns the messages of a conversation in OpenAI's form. Blocks of an unknown type stay in their message;
-/// `ChatRequest::into_inputs` refuses them later.
+/// Returns the messages of a conversation in OpenAI's form.
+///
+/// # Errors
+/// When a message or a block is malformed or not supported. The error has the client's indices, which
+/// `ChatRequest::into_inputs` no longer knows.
 pub(super) fn messages(given: &[Map<String, Value>]) -> Result<Vec<Map<String, Value>>, ApiError> {
     let mut messages = Vec::with_capacity(given.len());
     for (index, message) in given.iter().enumerate() {
+        let wrong = |sentence: String| ApiError::BodyShape(format!("messages[{index}]{sentence}"));
+        let first = messages.len();
         match message.get("content") {
-            Some(Value::Array(blocks)) => split(message, blocks, &mut messages)
-                .map_err(|sentence| ApiError::BodyShape(format!("messages[{index}].content{sentence}")))?,
+            Some(Value::Array(blocks)) => {
+                split(message, blocks, &mut messages).map_err(|sentence| wrong(format!(".content{sentence}")))?;
+            }
             _ => messages.push(message.clone()),
+        }
+        // The blocks are already checked, so this is an error in a field of the client's message.
+        if let Some(sentence) = messages[first..].iter().find_map(message_error) {
+            return Err(wrong(sentence));
         }
     }
     Ok(messages)
@@ -67,13 +78,20 @@ fn split(message: &Map<String, Value>, blocks: &[Value], messages: &mut Vec<Map<
                 calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}));
             }
             Some("tool_result") => {
-                let content = Some(&block["content"]).filter(|content| !content.is_null()).cloned();
-                let result = json!({"role": "tool", "tool_call_id": text_of("tool_use_id")?, "content": content.unwrap_or_else(|| json!(""))});
+                let (id, content) = (text_of("tool_use_id")?, &block["content"]);
+                if let Some(sentence) = content_error(content) {
+                    return Err(format!("[{index}].content{sentence}"));
+                }
+                let content = if content.is_null() { json!("") } else { content.clone() };
+                let result = json!({"role": "tool", "tool_call_id": id, "content": content});
                 messages.extend(result.as_object().cloned());
             }
             Some("thinking") => thoughts.push_str(&text_of("thinking")?),
             Some("redacted_thinking") => {}
-            _ => content.push(block.clone()),
+            _ => match part_error(block) {
+                Some(sentence) => return Err(format!("[{index}]{sentence}")),
+                None => content.push(block.clone()),
+            },
         }
     }
     let is_only_results = content.is_empty() && calls.is_empty() && thoughts.is_empty() && !blocks.is_empty();
@@ -132,6 +150,24 @@ mod tests {
         };
         assert!(call(json!({"input": "x"})).ends_with("messages[0].content[0].input: must be an object"));
         assert!(call(json!({"name": 7})).ends_with("messages[0].content[0].name: must be a string"));
+        let result = |content: Value| json!({"type": "tool_result", "tool_use_id": "a", "content": content});
+        let user = |content: Value| json!({"role": "user", "content": content});
+        let two = user(json!([result(json!("1")), result(json!("2"))]));
+        let image = json!({"type": "image", "source": {}});
+        for (message, expected) in [
+            (json!({"content": "x"}), "messages[1].role: must be a string"),
+            (user(json!(7)), "messages[1].content: must be a string or a list"),
+            (user(json!([result(json!("1")), image])), "messages[1].content[1].type: \"image\" is not supported"),
+            (
+                user(json!([result(json!([image]))])),
+                "messages[1].content[0].content[0].type: \"image\" is not supported",
+            ),
+            (user(json!(["x"])), "messages[1].content[0]: must be an object"),
+        ] {
+            let given = [&two, &message].map(|message| message.as_object().unwrap().clone());
+            let error = messages(&given).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
         let error = tool_fields(&[json!({"type": "bash_20250124"})], None).unwrap_err().to_string();
         assert!(error.contains("tools[0].type: \"bash_20250124\" is not supported"), "{error}");
         let error = tool_fields(&[], Some(&json!("auto"))).unwrap_err().to_string();

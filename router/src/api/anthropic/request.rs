@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::conversation::{messages, tool_fields};
+use crate::api::chat::content_error;
 use crate::api::grammar::tagged;
 use crate::api::nullable::null_as_false;
 use crate::api::openai::{OpenAiSampling, ToolUse};
@@ -94,6 +95,9 @@ impl MessagesRequest {
     pub(crate) fn chat(&self) -> Result<ChatRequest, ApiError> {
         self.check()?;
         let effort = self.output_config()?.effort.map(|effort| ("reasoning_effort".to_owned(), Value::from(effort)));
+        if let Some(sentence) = self.system.as_ref().and_then(content_error) {
+            return Err(ApiError::BodyShape(format!("system{sentence}")));
+        }
         let system = self.system.clone().filter(|system| !system.is_null());
         let system = system.map(|content| {
             Map::from_iter([("role".to_owned(), Value::from("system")), ("content".to_owned(), content)])

@@ -10,7 +10,7 @@ use crate::api::nullable::{minus_one_as_none, null_as_false};
 use crate::api::parameters::Parameters;
 use crate::api::{logit_bias, schemas, stop};
 use crate::grammar::Grammar;
-use crate::validation::GenerationOptions;
+use crate::validation::{FieldNames, GenerationOptions};
 
 /// The parameters that all generating routes of OpenAI's API share.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
@@ -108,7 +108,11 @@ impl OpenAiSampling {
             has_non_positive_top_k: false,
             best_of: None,
             max_new_tokens: self.max_completion_tokens.or(self.max_tokens),
-            max_new_tokens_name: self.max_completion_tokens.map_or("max_tokens", |_| "max_completion_tokens"),
+            names: FieldNames {
+                max_new_tokens: self.max_completion_tokens.map_or("max_tokens", |_| "max_completion_tokens"),
+                min_new_tokens: "min_tokens",
+                ignores_eos: "ignore_eos",
+            },
             cuts_max_new_tokens: self.cuts_max_new_tokens,
             ignores_eos: self.ignore_eos,
             stop_strings: self.stop,

@@ -117,7 +117,10 @@ fn content(content: &Value) -> Result<Value, String> {
         return if content.is_string() { Ok(content.clone()) } else { Err(": must be a string or a list".to_owned()) };
     };
     let part = |(index, part): (usize, &Value)| match part["type"].as_str() {
-        Some("input_text" | "output_text" | "text") => Ok(json!({"type": "text", "text": part["text"]})),
+        Some("input_text" | "output_text" | "text") if part["text"].is_string() => {
+            Ok(json!({"type": "text", "text": part["text"]}))
+        }
+        Some("input_text" | "output_text" | "text") => Err(format!("[{index}].text: must be a string")),
         Some(kind) => Err(format!("[{index}].type: {kind:?} is not supported; this server reads \"input_text\"")),
         None if !part.is_object() => Err(format!("[{index}]: must be an object")),
         None => Err(format!("[{index}].type: must be a string")),
@@ -189,6 +192,10 @@ mod tests {
             (json!([{"type": 5, "role": "user", "content": "x"}]), "input[0].type: must be a string"),
             (json!(["x"]), "input[0]: must be an object"),
             (json!([{"role": "user", "content": ["x"]}]), "input[0].content[0]: must be an object"),
+            (
+                json!([{"role": "user", "content": [{"type": "input_text", "text": 7}]}]),
+                "input[0].content[0].text: must be a string",
+            ),
         ] {
             let error = messages(None, input).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

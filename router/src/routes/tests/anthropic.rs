@@ -127,7 +127,8 @@ async fn errors_are_as_anthropics_clients_read_them() {
             body(&json!({"tools": [{"name": "f"}], "tool_choice": {"type": "tool", "name": "g"}})),
             "\"g\" is not the name of one of the tools",
         ),
-        (body(&json!({"messages": image})), "\"image\" is not supported"),
+        (body(&json!({"messages": image, "system": "s"})), "messages[0].content[0].type: \"image\" is not supported"),
+        (body(&json!({"system": 7})), "system: must be a string or a list"),
     ] {
         let answer = server.post("/v1/messages", &body).await;
         assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{body}: {}", answer.text);

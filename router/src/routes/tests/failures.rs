@@ -1,6 +1,6 @@
 //! Tests of requests that fail: the server refuses them, the client disconnects, or the shard or the server ends them.
 //!
-//! After each test every slot, block and permit must be free again.
+//! The tests of requests that end early also check that the slots and blocks are free again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

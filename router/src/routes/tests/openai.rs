@@ -201,6 +201,18 @@ async fn errors_are_objects_with_a_message() {
             422,
             "`max_tokens` must be strictly positive",
         ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": user, "max_tokens": 2, "min_tokens": 3}),
+            422,
+            "`min_tokens` must be <= 2, the maximum number of tokens",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": user, "ignore_eos": true, "response_format": {"type": "json_object"}}),
+            422,
+            "`ignore_eos` cannot be given together with a grammar",
+        ),
         ("/v1/chat/completions", json!({"messages": user, "n": 0}), 422, "n: must be between 1 and 128. Given: 0"),
         ("/v1/chat/completions", json!({"messages": user, "top_logprobs": 2}), 422, "top_logprobs: needs logprobs"),
         ("/v1/chat/completions", json!({"messages": user, "tools": [{}]}), 422, "tools[0].type: must be \"function\""),

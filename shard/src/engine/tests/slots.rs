@@ -41,7 +41,8 @@ fn with_running_sum(graphs: &ModelGraphs) -> ModelGraphs {
     ModelGraphs { decoder: decoder.finish(&[output]), logits: Arc::clone(&graphs.logits) }
 }
 
-/// Does the same as `engine::load` for the model with the running sum, which no file describes.
+/// Loads the model with the running sum, which no file describes. Replaces `engine::load`, but sets only what these
+/// tests need: the KV type and the number of threads are fixed, and there are no end-of-sequence tokens.
 fn load(args: &ShardArgs) -> Result<Engine, EngineError> {
     let files = ModelFiles::open(&args.model.model_id)?;
     let config = Config::parse(&config_json(&files)?)?;
