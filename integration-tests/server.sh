@@ -1,16 +1,22 @@
 # Functions for scripts that need a real server. To be sourced.
 #
-#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or a new build if it is not set, on a free port with these
-#                              flags, and sets `url`; the server ends with the script
+#   executable                 prints HILO_TEST_EXECUTABLE, or the path of a new build if it is not set
+#   start_server [FLAG ...]    starts the executable on a free port with these flags, and sets `url`; the server ends
+#                              with the script
 #   environment FILE           makes a Python environment with the requirements in FILE and prints its folder
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
+executable() {
+    [ -n "${HILO_TEST_EXECUTABLE:-}" ] ||
+        cargo build --locked --package launcher --manifest-path "$root/Cargo.toml" >&2 || return
+    echo "${HILO_TEST_EXECUTABLE:-${CARGO_TARGET_DIR:-$root/target}/debug/text-generation-launcher}"
+}
+
 start_server() {
-    local executable=${HILO_TEST_EXECUTABLE:-${CARGO_TARGET_DIR:-$root/target}/debug/text-generation-launcher}
-    [ -n "${HILO_TEST_EXECUTABLE:-}" ] || cargo build --locked --package launcher --manifest-path "$root/Cargo.toml"
+    local program; program=$(executable)
     local log; log=$(mktemp)
-    "$executable" --hostname 127.0.0.1 --port 0 --json-output "$@" > "$log" &
+    "$program" --hostname 127.0.0.1 --port 0 --json-output "$@" > "$log" &
     local launcher=$!
     # shellcheck disable=SC2064 # the current values
     trap "kill $launcher 2> /dev/null || true; wait $launcher || true; rm -f '$log'" EXIT

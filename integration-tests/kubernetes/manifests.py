@@ -1,0 +1,67 @@
+"""The kustomizations of deploy/kubernetes, and the pods in them."""
+
+import dataclasses
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+ROOT = REPOSITORY / "deploy/kubernetes"
+# The folders that can be applied. Components are part of others.
+FOLDERS = sorted(file.parent.name for file in ROOT.glob("*/kustomization.yaml"))
+
+
+@dataclasses.dataclass
+class Pod:
+    """A pod of a workload: its specification, with one container, and its labels."""
+
+    name: str
+    spec: dict
+    labels: dict
+    documents: list
+
+    @property
+    def container(self):
+        [container] = self.spec["containers"]
+        return container
+
+    def port(self, port):
+        """Returns the number of a port of the container, for its name or its number."""
+        numbers = {each.get("name"): each["containerPort"] for each in self.container["ports"]}
+        assert port in numbers or port in numbers.values(), f"{self.name} has no port {port}"
+        return numbers.get(port, port)
+
+    def variables(self, secrets):
+        """Returns the variables of the container. `secrets` has the values of Secrets by their keys."""
+        variables = {}
+        for source in self.container.get("envFrom", []):
+            variables |= self.document("ConfigMap", source["configMapRef"]["name"])["data"]
+        for variable in self.container.get("env", []):
+            if "value" in variable:
+                variables[variable["name"]] = variable["value"]
+            else:
+                variables[variable["name"]] = secrets[variable["valueFrom"]["secretKeyRef"]["key"]]
+        return variables
+
+    def document(self, kind, name):
+        [document] = [each for each in self.documents if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+        return document
+
+
+def pods(name, documents):
+    """Returns the pods of the kustomization `name`."""
+    found = []
+    for document in documents:
+        spec = document.get("spec", {})
+        if document["kind"] == "Deployment":
+            template = spec["template"]
+            found.append(Pod(name, template["spec"], template["metadata"]["labels"], documents))
+        elif document["kind"] == "InferenceService":
+            # KServe's pod has the containers and volumes of the runtime, and the rest from the service.
+            predictor = dict(spec["predictor"])
+            model = predictor.pop("model")
+            [runtime] = [each for each in documents if each["kind"] == "ServingRuntime"]
+            assert runtime["metadata"]["name"] == model["runtime"]
+            formats = [each["name"] for each in runtime["spec"]["supportedModelFormats"]]
+            assert model["modelFormat"]["name"] in formats, formats
+            own = {key: runtime["spec"][key] for key in ("containers", "volumes")}
+            found.append(Pod(name, predictor | own, runtime["spec"].get("labels", {}), documents))
+    return found

@@ -1,0 +1,136 @@
+"""Checks the manifests of deploy/kubernetes without a cluster: every document against the schema of its kind, the names
+by which they refer to each other, and what every pod must have."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import yaml
+
+import kustomize
+import manifests
+
+SCHEMAS = Path(__file__).parent / "schemas"
+# The oldest version with `sleep` in preStop by default, and the newest that the package knows.
+VERSIONS = "1.30", "1.37"
+# Time in which the launcher ends its processes after --shutdown-timeout.
+MARGIN_SECONDS = 20
+# What a loaded model and its download may take at least.
+START_SECONDS = 1800
+
+
+def check_schema(document):
+    schema = SCHEMAS / f"{document['kind']}.json"
+    if schema.exists():
+        jsonschema.validate(document, json.loads(schema.read_text()), jsonschema.Draft202012Validator)
+    else:
+        for version in VERSIONS:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def check_same_as_kubectl(name, documents):
+    run = subprocess.run(["kubectl", "kustomize", manifests.ROOT / name], check=True, capture_output=True, text=True)
+    theirs = list(yaml.safe_load_all(run.stdout))
+    assert sorted(theirs, key=kustomize.identity) == sorted(documents, key=kustomize.identity), name
+
+
+def check_pod(pod):
+    spec, container = pod.spec, pod.container
+    security = spec["securityContext"] | container["securityContext"]
+    assert security["runAsNonRoot"] and security["runAsUser"] > 0
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert not spec["automountServiceAccountToken"] and not spec["enableServiceLinks"]
+
+    for quantity in "cpu", "memory":
+        assert quantity in container["resources"]["requests"] and quantity in container["resources"]["limits"]
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    assert volumes == {mount["name"] for mount in container["volumeMounts"]}
+    assert any(mount["mountPath"] == "/tmp" for mount in container["volumeMounts"])
+
+    for name in "startupProbe", "readinessProbe", "livenessProbe":
+        pod.port(container[name]["httpGet"]["port"])
+    start = container["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= START_SECONDS
+
+    needed = container["lifecycle"]["preStop"]["sleep"]["seconds"] + shutdown_timeout(pod) + MARGIN_SECONDS
+    assert spec["terminationGracePeriodSeconds"] >= needed, f"{pod.name} needs {needed} s"
+
+
+def shutdown_timeout(pod):
+    prefix = "--shutdown-timeout="
+    flags = [argument.removeprefix(prefix) for argument in pod.container.get("args", []) if argument.startswith(prefix)]
+    return int(flags[0] if flags else pod.variables(dict.fromkeys(["hf-token", "api-key"], ""))["SHUTDOWN_TIMEOUT"])
+
+
+def is_selected(selector, pod):
+    return selector.items() <= pod.labels.items()
+
+
+def check_references(name, documents, pods):
+    """Checks the references in `documents` to `pods` and to each other."""
+    names = {(document["kind"], document["metadata"]["name"]) for document in documents}
+    for document in documents:
+        kind, spec = document["kind"], document.get("spec", {})
+        message = f"{name}: {kind}"
+        if kind in ("HorizontalPodAutoscaler", "ScaledObject"):
+            target = spec["scaleTargetRef"]
+            assert (target["kind"], target["name"]) in names, message
+        if kind == "Service":
+            for pod in pods:
+                assert is_selected(spec["selector"], pod), message
+                pod.port(spec["ports"][0]["targetPort"])
+        if kind in ("PodDisruptionBudget", "PodMonitor", "InferencePool", "Deployment"):
+            assert all(is_selected(spec["selector"]["matchLabels"], pod) for pod in pods), message
+        if kind == "PodMonitor":
+            for pod in pods:
+                assert pod.port(spec["podMetricsEndpoints"][0]["port"])
+                assert pod.labels[spec["jobLabel"]] == "hilo", "the queries of the ScaledObject name this job"
+        if kind == "InferencePool":
+            assert all(pod.port(port["number"]) for pod in pods for port in spec["targetPorts"]), message
+        if kind == "HTTPRoute":
+            for backend in spec["rules"][0]["backendRefs"]:
+                assert (backend["kind"], backend["name"]) in names, message
+    scalers = [kind for kind, _ in names if kind in ("HorizontalPodAutoscaler", "ScaledObject")]
+    assert len(scalers) <= 1, f"{name}: {scalers} work against each other"
+    for pod in manifests.pods(name, documents):
+        for volume in pod.spec["volumes"]:
+            claim = volume.get("persistentVolumeClaim")
+            assert claim is None or ("PersistentVolumeClaim", claim["claimName"]) in names, f"{name}: {claim}"
+
+
+def main():
+    built = {name: kustomize.build(manifests.ROOT / name) for name in manifests.FOLDERS}
+    assert {"cpu", "tpu", "gateway", "kserve", "monitoring", "example"} <= set(built)
+    has_kubectl = shutil.which("kubectl") is not None
+    # The folders without pods are for the pods of these.
+    served = [pod for name in ("cpu", "tpu") for pod in manifests.pods(name, built[name])]
+    kinds = set()
+    for name, documents in built.items():
+        for document in documents:
+            kinds.add(document["kind"])
+            check_schema(document)
+        pods = manifests.pods(name, documents)
+        for pod in pods:
+            check_pod(pod)
+        check_references(name, documents, pods or served)
+        if has_kubectl:
+            check_same_as_kubectl(name, documents)
+    unused = {schema.stem for schema in SCHEMAS.glob("*.json")} - kinds
+    assert not unused, unused
+
+    [example] = manifests.pods("example", built["example"])
+    assert example.container["image"] == "registry.example.com/hilo:cpu"
+    variables = example.variables({"hf-token": "", "api-key": ""})
+    assert variables["MODEL_ID"] != "demo" and variables["SHUTDOWN_TIMEOUT"] == "120", variables
+    print(f"  {sum(map(len, built.values()))} documents of {len(kinds)} kinds")
+    if not has_kubectl:
+        print("  skipped: there is no kubectl to compare the resolved kustomizations with")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Starts the container of every pod of deploy/kubernetes as a node would, and stops it during a generation.
+
+    pods_test.py EXECUTABLE
+"""
+
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import container
+import kustomize
+import manifests
+
+SECRETS = {"hf-token": "hf_test", "api-key": "test-key"}
+# The demo model as a directory.
+MODEL = manifests.REPOSITORY / "demo"
+START_SECONDS = 60
+# Generations that run when SIGTERM arrives.
+NUM_STREAMS = 8
+# What GKE sets in a pod with all chips of a host.
+GKE_VARIABLES = {
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "TPU_TOPOLOGY": "2x2",
+    "TPU_ACCELERATOR_TYPE": "v6e-4",
+    "TPU_SKIP_MDS_QUERY": "true",
+    "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
+    "TPU_HOST_BOUNDS": "1,1,1",
+}
+
+
+class Stream(threading.Thread):
+    """A client that reads a generation of `num_tokens` tokens as it comes."""
+
+    def __init__(self, url, headers, num_tokens):
+        super().__init__()
+        parameters = {"max_new_tokens": num_tokens, "ignore_eos_token": True, "details": True}
+        body = json.dumps({"inputs": "Once", "parameters": parameters}).encode()
+        headers = headers | {"Content-Type": "application/json"}
+        self.request = urllib.request.Request(f"{url}/generate_stream", body, headers)
+        self.num_tokens = num_tokens
+        self.times = []
+        self.last = None
+        self.has_begun = threading.Event()
+        self.start()
+
+    def run(self):
+        try:
+            with urllib.request.urlopen(self.request, timeout=120) as response:
+                for line in response:
+                    if line.startswith(b"data:"):
+                        self.times.append(time.monotonic())
+                        self.last = json.loads(line.removeprefix(b"data:"))
+                        self.has_begun.set()
+        except Exception as error:
+            self.last = repr(error)
+        finally:
+            self.has_begun.set()
+
+    def check(self):
+        self.join()
+        details = self.last.get("details") if isinstance(self.last, dict) else None
+        assert details, self.last
+        assert (details["finish_reason"], details["generated_tokens"]) == ("length", self.num_tokens), details
+        assert len(self.times) == self.num_tokens
+
+
+def check_probes(server):
+    """Waits for the startup probe, then tries the others."""
+    probes = {name: server.pod.container[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
+    for probe in probes.values():
+        port = server.pod.port(probe["httpGet"]["port"])
+        assert server.ports[port] == server.listening, f"nobody listens on {port}"
+    end = time.monotonic() + START_SECONDS
+    get = probes["startup"]["httpGet"]
+    while server.status(get["path"], timeout=probes["startup"]["timeoutSeconds"]) != 200:
+        assert server.process.poll() is None, f"it ended with {server.process.returncode}"
+        assert time.monotonic() < end, "it does not get ready"
+        time.sleep(0.05)
+    for name in "readiness", "liveness":
+        assert server.status(probes[name]["httpGet"]["path"], timeout=probes[name]["timeoutSeconds"]) == 200, name
+
+
+def check_requests(server, headers, documents):
+    body = json.dumps({"model": "any", "prompt": "Once upon a time", "max_tokens": 8}).encode()
+    json_headers = headers | {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server.url}/v1/completions", body, json_headers)
+    with urllib.request.urlopen(request) as response:
+        assert json.load(response)["usage"]["completion_tokens"] > 0
+    assert server.status("/v1/models") == 401, "the server has a key"
+
+    request = urllib.request.Request(f"{server.url}/metrics", headers=headers)
+    with urllib.request.urlopen(request) as response:
+        page = response.read().decode()
+    for document in documents:
+        if document["kind"] == "ScaledObject":
+            for trigger in document["spec"]["triggers"]:
+                [metric] = re.findall(r"vllm:\w+", trigger["metadata"]["query"])
+                assert f"\n{metric} " in page, f"{metric} is not on {page}"
+
+
+def check_stop(server, headers):
+    """Does what a node does with a pod that is deleted, while clients read generations."""
+    with urllib.request.urlopen(urllib.request.Request(f"{server.url}/info", headers=headers)) as response:
+        num_tokens = json.load(response)["max_total_tokens"] - 100
+    begin = time.monotonic()
+    early = Stream(server.url, headers, num_tokens)
+    time.sleep(server.pod.container["lifecycle"]["preStop"]["sleep"]["seconds"])
+    assert server.status(server.pod.container["readinessProbe"]["httpGet"]["path"]) == 200, "it stopped during preStop"
+    streams = [Stream(server.url, headers, num_tokens) for _ in range(NUM_STREAMS)]
+    for stream in streams:
+        assert stream.has_begun.wait(30)
+    assert any(stream.is_alive() for stream in streams), "the generations ended too early"
+    terminated = time.monotonic()
+    server.terminate()
+    for stream in [early, *streams]:
+        stream.check()
+    assert max(stream.times[-1] for stream in streams) > terminated, "no generation ran when SIGTERM came"
+    left = begin + server.pod.spec["terminationGracePeriodSeconds"] - time.monotonic()
+    status = server.process.wait(timeout=left)
+    assert status == 0, f"the exit status is {status}"
+
+
+def run_pod(executable, pod, is_isolated):
+    headers = {"Authorization": f"Bearer {SECRETS['api-key']}"}
+    with container.Container(executable, pod, SECRETS, MODEL, is_isolated) as server:
+        try:
+            check_probes(server)
+            if is_isolated:
+                check_isolation(server)
+            check_requests(server, headers, pod.documents)
+            check_stop(server, headers)
+        except BaseException as error:
+            error.add_note(f"pod {pod.name}, log:\n{server.log()}")
+            raise
+
+
+def check_isolation(server):
+    """Checks that the server has the rights of the container and no others."""
+    process = server.process.pid
+    [first] = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    status = Path(f"/proc/{first}/status").read_text()
+    [user] = re.findall(r"^Uid:\t(\d+)\t", status, re.MULTILINE)
+    assert int(user) == server.pod.spec["securityContext"]["runAsUser"], user
+    assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE) and "NoNewPrivs:\t1\n" in status, status
+    mounts = Path(f"/proc/{first}/mounts").read_text()
+    root = next(line for line in mounts.splitlines() if line.split()[1] == "/")
+    assert "ro" in root.split()[3].split(","), root
+
+
+def run_plan(executable, pod):
+    """Checks with a folder that looks like a host with the chips of the pod that one process drives all of them."""
+    num_chips = pod.container["resources"]["limits"]["google.com/tpu"]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for chip in range(num_chips):
+            device = root / f"sys/bus/pci/devices/0000:00:0{chip + 4}.0"
+            device.mkdir(parents=True)
+            (device / "vendor").write_text("0x1ae0\n")
+            (device / "device").write_text("0x006f\n")
+            (device / "iommu_group").symlink_to(f"../../iommu_groups/{chip}")
+            (root / "dev/vfio").mkdir(parents=True, exist_ok=True)
+            (root / f"dev/vfio/{chip}").touch()
+        variables = container.image_variables("tpu") | pod.variables(SECRETS) | GKE_VARIABLES | {"HOME": folder}
+        assert variables["DEVICE"] == "tpu"
+        arguments = [executable, "plan", "--sysfs-root", folder, *pod.container.get("args", [])]
+        text = subprocess.run(arguments, env=variables, check=True, capture_output=True, text=True).stdout
+    assert f"--num-shards 1 --devices-per-shard {num_chips}\n" in text, text
+    assert f"router --model-id {variables['MODEL_ID']} --num-shards 1 --port {variables['PORT']}\n" in text, text
+    assert text.count("\nchip ") == num_chips and "not used" not in text and "error: " not in text, text
+
+
+def main():
+    executable = os.path.abspath(sys.argv[1])
+    is_isolated = container.can_isolate()
+    if not is_isolated:
+        print("  skipped: without root the containers run as this user, and their root file system is this machine's")
+    built = [(name, kustomize.build(manifests.ROOT / name)) for name in manifests.FOLDERS]
+    pods = [pod for name, documents in built for pod in manifests.pods(name, documents)]
+    assert {pod.name for pod in pods} >= {"cpu", "tpu", "kserve", "example"}
+    for pod in pods:
+        if "google.com/tpu" in pod.container["resources"]["limits"]:
+            run_plan(executable, pod)
+    with concurrent.futures.ThreadPoolExecutor(len(pods)) as pool:
+        runs = {pod.name: pool.submit(run_pod, executable, pod, is_isolated) for pod in pods}
+        for name, run in runs.items():
+            run.result()
+            print(f"  {name}: started, served, and stopped with status 0 after its generations")
+
+
+if __name__ == "__main__":
+    main()
