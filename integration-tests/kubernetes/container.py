@@ -117,6 +117,7 @@ class Container:
 
     def replaced(self, text):
         """Returns an argument or the value of a variable with the values of this machine."""
+        text = text.replace("{{.Name}}", "hilo")
         if flag := re.fullmatch(r"(--port=)(\d+)", text):
             return f"{flag[1]}{self.ports[int(flag[2])]}"
         if not self.is_isolated:

@@ -104,7 +104,7 @@ def check_requests(server, headers, documents):
         if document["kind"] == "ScaledObject":
             for trigger in document["spec"]["triggers"]:
                 [metric] = re.findall(r"vllm:\w+", trigger["metadata"]["query"])
-                assert f"\n{metric} " in page, f"{metric} is not on {page}"
+                assert re.search(rf"^{metric}[ {{]", page, re.MULTILINE), f"{metric} is not on {page}"
 
 
 def check_stop(server, headers):
