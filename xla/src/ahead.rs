@@ -73,8 +73,8 @@ pub struct ProgramCost {
     /// The bytes that a decoding program reads and must read if one row's context is long and the others' are short;
     /// `None` for other programs.
     pub mixed_bytes: Option<[u64; 2]>,
-    /// The compiler's estimate of the time, in cycles, with the same assumption; 0 if it has none. Transfers and kernels
-    /// do not count.
+    /// The compiler's estimate of the time, in cycles, with the same assumption; 0 if it has none. Transfers and
+    /// kernels do not count.
     pub cycles: u64,
     pub collectives: Collectives,
 }

@@ -1,9 +1,10 @@
 //! Flags of other servers that this server accepts but does not implement: those of text-generation-inference's
-//! launcher (`tgi`) and of vLLM (`vllm`). For each flag that is given, the server logs what happens, or refuses to start.
+//! launcher (`tgi`) and of vLLM (`vllm`). For each flag that is given, the server logs what happens, or refuses to
+//! start.
 //!
 //! Entry point: [`ForeignArgs`]. Each flag has one row in the table of its server. Setting the flag's environment
-//! variable, if it has one, counts as giving the flag. [`SAME`] has flags of vLLM that this server implements under other
-//! names.
+//! variable, if it has one, counts as giving the flag. [`SAME`] has flags of vLLM that this server implements under
+//! other names.
 
 mod row;
 mod tgi;

@@ -1,7 +1,7 @@
 //! The prompt that the model would read for a request: the response of the routes that end in `/render`.
 //!
-//! Source: vLLM 0.33, `vllm/entrypoints/scale_out/render`. Gateways that choose a server by the prefixes which it has in
-//! its cache ask for these tokens.
+//! Source: vLLM 0.33, `vllm/entrypoints/scale_out/render`. Gateways that choose a server by the prefixes which it has
+//! in its cache ask for these tokens.
 
 use serde::Serialize;
 use utoipa::ToSchema;

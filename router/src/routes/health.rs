@@ -1,4 +1,5 @@
-//! `GET /health`, `/ping`, `/ready`, `/readyz` and `/`: 200 while requests can be served, 503 when the server stops or its shards failed.
+//! `GET /health`, `/ping`, `/ready`, `/readyz` and `/`: 200 while requests can be served, 503 when the server stops or
+//! its shards failed.
 //!
 //! The port opens after the warm-up, so the server never starts unhealthy. The check never waits for a shard: a busy
 //! shard is healthy, and a shard that hangs is detected when its step exceeds the deadline.

@@ -1,5 +1,5 @@
-//! `GET /v1/models` and `GET /v1/models/{id}`: a description of the one model that this server serves, under each of its
-//! names, for clients of OpenAI's and of Anthropic's API.
+//! `GET /v1/models` and `GET /v1/models/{id}`: a description of the one model that this server serves, under each of
+//! its names, for clients of OpenAI's and of Anthropic's API.
 
 use axum::Json;
 use axum::extract::{Path, State};

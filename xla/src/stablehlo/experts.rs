@@ -116,11 +116,11 @@ impl Matrices<'_> {
     }
 }
 
-/// The choices of all tokens, sorted by expert. Those of other devices' experts come last. A choice is the token's index
-/// times the number of experts that a token chooses, plus the index among the token's choices.
+/// The choices of all tokens, sorted by expert. Those of other devices' experts come last. A choice is the token's
+/// index times the number of experts that a token chooses, plus the index among the token's choices.
 struct Choices {
-    /// `[2, choices + tile]` i32: the expert's index on this device times the number of choices, plus the choice; and the
-    /// bits of the expert's weight. Behind them is room for the end of the last tile.
+    /// `[2, choices + tile]` i32: the expert's index on this device times the number of choices, plus the choice; and
+    /// the bits of the expert's weight. Behind them is room for the end of the last tile.
     keys_and_weights: Tensor,
     /// The number of choices of each of this device's experts, `[experts here]` i32.
     counts: Tensor,

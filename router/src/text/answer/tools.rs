@@ -41,8 +41,8 @@ impl Tools {
 impl Tool {
     /// Returns the value of a parameter that the model wrote as `text`, without quotes. The value is a string if the
     /// schema lacks the parameter, if `type` or one of the schemas in `anyOf` or `oneOf` allows a string, or if there
-    /// is no `type` and all values of `enum` are strings. Otherwise, and for `null` if there are several types, the text
-    /// is read as JSON or as a Python constant; a text that is neither is a string too.
+    /// is no `type` and all values of `enum` are strings. Otherwise, and for `null` if there are several types, the
+    /// text is read as JSON or as a Python constant; a text that is neither is a string too.
     pub(super) fn value(&self, parameter: &str, text: &str) -> Json {
         let schema = self.parameters.get("properties").and_then(|properties| properties.get(parameter));
         let is_text = schema.is_none_or(|schema| allows_text(schema, text));
