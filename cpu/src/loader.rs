@@ -94,7 +94,7 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
                 let used_as = match (&node.op, position) {
                     (Op::Linear, 1) => Use::Matrix,
                     (Op::Embedding, 0) => Use::Table,
-                    (Op::Experts(_), 2..) => Use::Experts,
+                    (Op::Experts(_), 2..=4) => Use::Experts,
                     _ => Use::Vector,
                 };
                 let index = *indices.entry(&spec.name).or_insert(order.len());
