@@ -1,7 +1,8 @@
 //! The activation functions of feed-forward networks, and functions that limit scores.
 //!
-//! Entry points: [`activate`], and [`gated`] for networks with a gate, whose inputs [`clamp`] may bound first. Each value is computed independently, by
-//! formulas whose only transcendental part is e^x, so that AVX2 and AVX-512 agree bit for bit.
+//! Entry points: [`activate`], and [`gated`] for networks with a gate, whose inputs [`clamp`] may bound first. Each
+//! value is computed independently, by formulas whose only transcendental part is e^x, so that AVX2 and AVX-512 agree
+//! bit for bit.
 
 use rayon::prelude::*;
 
@@ -59,8 +60,8 @@ pub fn gated(activation: Activation, gate: &[f32], up: &[f32], y: &mut [f32]) {
     gated_on(isa::active(), activation, [gate, up], y);
 }
 
-/// Bounds the inputs of [`gated`]: gate to at most `limit`, up to `-limit..=limit`, and adds `offset` to the bounded up.
-/// NaN stays NaN.
+/// Bounds the inputs of [`gated`]: gate to at most `limit`, up to the range from `-limit` to `limit`, and adds `offset`
+/// to the bounded up. NaN stays NaN.
 pub fn clamp([limit, offset]: [f32; 2], gate: &mut [f32], up: &mut [f32]) {
     isa::active().run(ClampBoth { limit, offset, gate, up });
 }

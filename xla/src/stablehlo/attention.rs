@@ -327,9 +327,9 @@ pub(super) fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Quer
     }
 }
 
-/// Returns a running softmax to which no key was added: the largest score and the sum so far, both `query_dims`, that is
-/// `[group, (kv_heads,) queries]`, and the output, `[group, (kv_heads,) queries, width]`. A query without a sink has the
-/// largest score `lowest`. The sink of a query is a key that was added before all others.
+/// Returns a running softmax before the first key: the largest score and the sum so far, both with the sizes
+/// `query_dims`, which are `[group, (kv_heads,) queries]`, and the output, `[group, (kv_heads,) queries, width]`. With
+/// sinks, the sink of a query counts as its first score; otherwise the largest score is `lowest`.
 pub(super) fn start(
     emitter: &mut Emitter,
     query_dims: &[usize],

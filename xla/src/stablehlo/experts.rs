@@ -124,7 +124,8 @@ impl Networks<'_> {
 /// Returns the product of gate and up that `gating` describes; all are `[n, intermediate]`.
 fn gated(emitter: &mut Emitter, gating: Gating, mut gate: Tensor, mut up: Tensor) -> Tensor {
     if let Some(Clamp { limit, offset }) = gating.clamp {
-        let [highest, lowest, offset] = [limit, -limit, offset].map(|x| emitter.splat(f64::from(x), up.ty.clone())); // [n, intermediate]
+        // All of these are [n, intermediate].
+        let [highest, lowest, offset] = [limit, -limit, offset].map(|x| emitter.splat(f64::from(x), up.ty.clone()));
         gate = emitter.elementwise("minimum", &[&gate, &highest]); // [n, intermediate]
         up = emitter.elementwise("clamp", &[&lowest, &up, &highest]); // [n, intermediate]
         up = emitter.elementwise("add", &[&up, &offset]); // [n, intermediate]
