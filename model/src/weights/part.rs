@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 
 use numbers::{FloatType, floats};
 
+use super::encoding::Encoded;
 use super::pages::Pages;
 use super::tensor::{Reader, StoredTensor};
 use crate::graph::{Section, Source, Stride, WeightPart, WeightSpec};
@@ -104,6 +105,11 @@ impl<'a> TensorPart<'a> {
         let padded = || [stored, &vec![0; num_bytes - stored.len()]].concat();
         let bytes = if stored.len() == num_bytes { Cow::Borrowed(stored) } else { Cow::Owned(padded()) };
         TensorRows { bytes, _pages: Some(pages) }
+    }
+
+    /// True if the checkpoint stores the elements in MXFP4.
+    pub fn is_mxfp4(&self) -> bool {
+        self.tensors.iter().all(|tensor| matches!(tensor, StoredTensor::Encoded(Encoded::Mxfp4(_))))
     }
 
     /// Returns the index of the first tensor in which an infinity or a NaN was read, if there is one.

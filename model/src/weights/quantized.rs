@@ -3,9 +3,10 @@
 //! Entry point: [`find`]. The checkpoint's [`Quantization`] determines the names, and the shapes of the tensors
 //! determine the sizes of groups.
 
+use numbers::mxfp4;
 use safetensors::Dtype;
 
-use super::encoding::{Encoded, Integers, MXFP4_BLOCK, Mxfp4, Packing, Scaled, ScaledType, Words, zeros};
+use super::encoding::{Encoded, Integers, Mxfp4, Packing, Scaled, ScaledType, Words, zeros};
 use super::{Checkpoint, StoredType, TensorPlace, WeightsError};
 use crate::graph::Quantization;
 
@@ -19,7 +20,7 @@ pub(super) fn find<'a>(
     shape: &[usize],
 ) -> Result<Option<Encoded<'a>>, WeightsError> {
     if checkpoint.quantization == Quantization::Mxfp4 {
-        return mxfp4(checkpoint, name, shape);
+        return in_blocks(checkpoint, name, shape);
     }
     let (Some(base), [num_rows, num_columns]) = (name.strip_suffix(".weight"), shape) else {
         return Ok(None);
@@ -36,14 +37,14 @@ pub(super) fn find<'a>(
 
 /// Returns the matrices `[experts, in, out]` that are stored as `name_blocks` and `name_scales`, as one matrix
 /// `[experts · out, in]`.
-fn mxfp4<'a>(checkpoint: &'a Checkpoint, name: &str, shape: &[usize]) -> Result<Option<Encoded<'a>>, WeightsError> {
+fn in_blocks<'a>(checkpoint: &'a Checkpoint, name: &str, shape: &[usize]) -> Result<Option<Encoded<'a>>, WeightsError> {
     let [blocks_name, scales_name] = ["blocks", "scales"].map(|part| format!("{name}_{part}"));
     let (Some(blocks), [num_experts, num_inputs, num_outputs]) = (checkpoint.find(&blocks_name), shape) else {
         return Ok(None);
     };
     let scales = checkpoint.place(&scales_name)?;
-    let of_scales = [*num_experts, *num_outputs, num_inputs.div_ceil(MXFP4_BLOCK)];
-    let of_blocks = [&of_scales[..], &[MXFP4_BLOCK / 2]].concat();
+    let of_scales = [*num_experts, *num_outputs, num_inputs.div_ceil(mxfp4::BLOCK)];
+    let of_blocks = [&of_scales[..], &[mxfp4::BLOCK / 2]].concat();
     for (tensor, place, shape) in [(&blocks_name, blocks, &of_blocks[..]), (&scales_name, scales, &of_scales[..])] {
         if !matches!(place.stored, StoredType::Plain(Dtype::U8 | Dtype::F8_E8M0)) {
             let (tensor, file, found) = (tensor.clone(), checkpoint.file_name(place), place.stored);

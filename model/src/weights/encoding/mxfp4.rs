@@ -1,16 +1,12 @@
-//! Floats of 4 bits in blocks of 32, which share a scale: MXFP4 of OCP's *Microscaling Formats (MX) Specification*.
+//! Matrices in MXFP4, which `numbers::mxfp4` defines, as gpt-oss stores them.
 //!
-//! Entry point: [`Mxfp4`]. A number is E2M1: a sign, two bits of exponent and one of mantissa. A scale is E8M0: a power
-//! of two, stored as its exponent plus 127; 255 is NaN. A byte has two numbers, the first in its lower half.
+//! Entry point: [`Mxfp4`]. A byte has two numbers, the first in its lower half.
 
 use std::ops::Range;
 
-use crate::weights::pages::Pages;
+use numbers::mxfp4::{BLOCK, number, scale};
 
-/// The number of elements of a block.
-pub(in crate::weights) const MXFP4_BLOCK: usize = 32;
-/// The numbers without sign, by their lower three bits.
-const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+use crate::weights::pages::Pages;
 
 /// A matrix of blocks.
 #[derive(Debug)]
@@ -24,36 +20,20 @@ pub(in crate::weights) struct Mxfp4<'a> {
 
 impl Mxfp4<'_> {
     pub(super) fn read(&self, rows: Range<usize>, floats: &mut Vec<f32>) {
-        let numbers: [[f32; 2]; 256] = std::array::from_fn(|byte| [byte & 0xf, byte >> 4].map(number));
-        let num_blocks = self.num_columns.div_ceil(MXFP4_BLOCK);
+        let numbers: [[f32; 2]; 256] = std::array::from_fn(|byte| [byte as u8 & 0xf, byte as u8 >> 4].map(number));
+        let num_blocks = self.num_columns.div_ceil(BLOCK);
         for row in rows {
             let end = floats.len() + self.num_columns;
             let scales = &self.scales.bytes()[row * num_blocks..][..num_blocks];
-            let row_bytes = num_blocks * MXFP4_BLOCK / 2;
+            let row_bytes = num_blocks * BLOCK / 2;
             let blocks = &self.blocks.bytes()[row * row_bytes..][..row_bytes];
-            for (block, stored) in blocks.chunks_exact(MXFP4_BLOCK / 2).zip(scales) {
+            for (block, stored) in blocks.chunks_exact(BLOCK / 2).zip(scales) {
                 let scale = scale(*stored);
                 floats.extend(block.iter().flat_map(|byte| numbers[usize::from(*byte)].map(|number| number * scale)));
             }
             // The last block may have padding.
             floats.truncate(end);
         }
-    }
-}
-
-/// Returns the number that four bits encode.
-fn number(bits: usize) -> f32 {
-    let magnitude = MAGNITUDES[bits & 7];
-    if bits & 8 == 0 { magnitude } else { -magnitude }
-}
-
-/// Returns the scale that `stored` encodes.
-fn scale(stored: u8) -> f32 {
-    match stored {
-        // The smallest scale is half of the smallest normal number.
-        0 => f32::MIN_POSITIVE / 2.0,
-        u8::MAX => f32::NAN,
-        exponent => f32::from_bits(u32::from(exponent) << 23),
     }
 }
 
@@ -82,9 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn scales_are_powers_of_two() {
-        assert_eq!([0, 1, 126, 127, 128, 254].map(scale), [-127, -126, -1, 0, 1, 127].map(|n| 2.0_f64.powi(n) as f32));
-        assert!(scale(255).is_nan());
+    fn scales_multiply_their_blocks() {
         const BLOCKS: [u8; 64] = [0x72; 64];
         let floats = read(32, &BLOCKS, &[0, 254, 255, 130], 0..4);
         assert_eq!(floats[..2], [2.0_f64.powi(-127), 6.0 * 2.0_f64.powi(-127)].map(|number| number as f32));
