@@ -85,9 +85,12 @@ impl Kernel for UnpackPanel<'_> {
             let [first, second] = [0, 1].map(|tile| halves(&step[0], tile));
             for (idx, to) in to.chunks_mut(WORD_FLOATS).enumerate() {
                 let (low, high) = (&step[1 + idx], &step[1 + TILE_LINES + idx]);
-                for (input, to) in to.iter_mut().enumerate() {
-                    *to = joined(&weights(low, input, &first), &weights(high, input, &second));
+                // The last step may have fewer inputs. The loop has a constant length, so that the compiler unrolls it.
+                let mut unpacked = [Line([0; LANES]); WORD_FLOATS];
+                for (input, line) in unpacked.iter_mut().enumerate() {
+                    *line = joined(&weights(low, input, &first), &weights(high, input, &second));
                 }
+                to.copy_from_slice(&unpacked[..to.len()]);
             }
         }
     }

@@ -115,6 +115,20 @@ fn short_floats_are_near() {
     }
 }
 
+/// In bfloat16 the CPU keeps experts in MXFP4. In other types they become floats.
+#[test]
+fn experts_in_mxfp4_take_four_bits_and_scales() {
+    let path = fixture("families/gpt-oss-mxfp4");
+    let weights_bytes = |dtype: Dtype| {
+        let mut args = args(path.to_str().unwrap(), Device::CPU);
+        args.model.dtype = Some(dtype);
+        Engines::load(&[args]).unwrap().info().weights_bytes
+    };
+    let num_weights = 3 * 8 * 3 * 64 * 32;
+    let [short, kept] = [Dtype::Float16, Dtype::Bfloat16].map(weights_bytes);
+    assert_eq!(short - kept, 2 * num_weights - num_weights * 9 / 16);
+}
+
 #[test]
 fn two_ranks_agree_with_transformers() {
     for (name, path) in families() {
