@@ -2,14 +2,15 @@
 //!
 //! Entry points: [`linear`], [`gated_mlp`]. If there are several blocks, the inputs are divided into passes. The lines
 //! of x of a pass stay in the second-level cache, and the sums are kept from pass to pass. With many blocks, or with
-//! int4 or MXFP4 weights, a panel is divided into chunks of a few steps, so that a chunk stays in the first-level cache while
-//! all blocks use it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and only
+//! int4 or MXFP4 weights, a panel is divided into chunks of a few steps, so that a chunk stays in the first-level cache
+//! while all blocks use it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and only
 //! unpacked int4 weights are divided into chunks.
 //!
 //! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
 //! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
-//! MXFP4 weights are unpacked to bf16 first. Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and `group_tile` multiplies other int4 weights.
-//! Their sums are exact (`multiply`). A single row takes two panels at a time, unless weights are unpacked.
+//! MXFP4 weights are unpacked to bf16 first. Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and
+//! `group_tile` multiplies other int4 weights. Their sums are exact (`multiply`). A single row takes two panels at a
+//! time, unless weights are unpacked.
 
 use std::cell::Cell;
 use std::ops::Range;
