@@ -166,14 +166,19 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
             model_ops::layer_norm([operand(0), operand(1)], bias, *eps, *offset)?
         }
         Op::Rotary(spec) => model_ops::rotary(operand(0), operand(1), step.state.rotary_table(spec))?,
-        Op::PagedAttention(spec) => model_ops::paged_attention([operand(0), operand(1), operand(2)], spec, step)?,
+        Op::PagedAttention(spec) => {
+            let sinks = node.operands.get(3).map(|sinks| values.tensor(*sinks));
+            model_ops::paged_attention([operand(0), operand(1), operand(2)], sinks, spec, step)?
+        }
         Op::RunningSum(state) => model_ops::running_sum(operand(0), *state, step)?,
         Op::Activate(activation) => model_ops::activate(*activation, operand(0))?,
         Op::Gated(activation) => model_ops::gated(*activation, operand(0), operand(1))?,
         Op::Route(spec) => experts::route(operand(0), *spec)?,
         Op::Experts(spec) => {
             let matrices = [2, 3, 4].map(|position: usize| values.experts(node.operands[position]));
-            experts::experts([operand(0), operand(1)], matrices, spec.activation, step.membership.rank())?
+            let biases = (node.operands.len() > 5).then(|| [5, 6, 7].map(operand));
+            let networks = experts::Networks::new(matrices, biases, spec.gating)?;
+            experts::experts([operand(0), operand(1)], &networks, step.membership.rank())?
         }
         Op::Reshape => model_ops::reshape(operand(0), &node.shape)?,
         Op::AllReduce => model_ops::all_reduce(operand(0), step.membership)?,

@@ -4,14 +4,67 @@
 //! does not depend on the other tokens.
 
 use candle_core::Tensor;
-use kernels::linear::PackedWeight;
-use kernels::{linear, softmax};
-use model::graph::{Activation, RouterSpec};
+use kernels::linear::{Layer, PackedWeight};
+use kernels::{activation, linear, softmax};
+use model::graph::{Clamp, Gating, RouterSpec};
 
 use super::host::{self, View};
 use super::model_ops::kernel;
 
 type Result<T> = candle_core::Result<T>;
+
+/// The networks of this rank's experts.
+pub(super) struct Networks<'a> {
+    /// Gate, up and down of each expert.
+    matrices: [&'a [PackedWeight]; 3],
+    /// The biases of gate, up and down, each `[experts here, outputs]`.
+    biases: Option<[View<'a>; 3]>,
+    gating: Gating,
+}
+
+impl<'a> Networks<'a> {
+    pub(super) fn new(
+        matrices: [&'a [PackedWeight]; 3],
+        biases: Option<[&'a Tensor; 3]>,
+        gating: Gating,
+    ) -> Result<Self> {
+        let biases = match biases {
+            Some([gate, up, down]) => Some([View::new(gate)?, View::new(up)?, View::new(down)?]),
+            None => None,
+        };
+        Ok(Self { matrices, biases, gating })
+    }
+
+    /// The number of experts, padding included.
+    fn num(&self) -> usize {
+        self.matrices[0].len()
+    }
+
+    /// Applies the expert `index` of this rank to x `[n, hidden]`, and writes the result to y `[n, hidden]`.
+    fn apply(&self, index: usize, x: &[f32], y: &mut [f32]) {
+        let Gating { activation, clamp } = self.gating;
+        let [gate, up, down] = self.matrices.map(|matrices| &matrices[index]);
+        if self.biases.is_none() && clamp.is_none() {
+            linear::gated_mlp(x, [gate, up, down], kernel(activation), y);
+            return;
+        }
+        let biases = self.biases.as_ref().map(|biases| {
+            let of_expert = |place: usize, len: usize| &biases[place].f32()[index * len..][..len];
+            [of_expert(0, gate.num_outputs()), of_expert(1, up.num_outputs()), of_expert(2, down.num_outputs())]
+        });
+        let bias = |place: usize| biases.map(|biases| biases[place]);
+        let len = x.len() / gate.num_inputs() * gate.num_outputs();
+        let [mut opened, mut raised, mut gated] = [(); 3].map(|()| vec![0.0; len]); // [n, intermediate]
+        let layers = [(gate, &mut opened), (up, &mut raised)].into_iter().enumerate();
+        let layers = layers.map(|(place, (weight, y))| Layer { weight, bias: bias(place), y });
+        linear::linear_each(x, layers.collect());
+        if let Some(Clamp { limit, offset }) = clamp {
+            activation::clamp([limit, offset], &mut opened, &mut raised);
+        }
+        activation::gated(kernel(activation), &opened, &raised, &mut gated);
+        linear::linear(&gated, down, bias(2), y);
+    }
+}
 
 /// Scores `[tokens, experts]` → weights `[tokens, experts]`: the softmax over all experts, kept for each token's
 /// `num_chosen` largest and 0 for the other experts. If `is_normalised`, the kept weights are divided by their sum.
@@ -33,19 +86,14 @@ pub(super) fn route(scores: &Tensor, spec: RouterSpec) -> Result<Tensor> {
     host::shaped(weights, scores.shape())
 }
 
-/// x `[tokens, hidden]`, weights `[tokens, experts]`, and the matrices of this rank's experts → `[tokens, hidden]`.
-pub(super) fn experts(
-    [x, mixture]: [&Tensor; 2],
-    [gates, ups, downs]: [&[PackedWeight]; 3],
-    function: Activation,
-    rank: usize,
-) -> Result<Tensor> {
+/// x `[tokens, hidden]`, weights `[tokens, experts]`, and the networks of this rank's experts → `[tokens, hidden]`.
+pub(super) fn experts([x, mixture]: [&Tensor; 2], networks: &Networks<'_>, rank: usize) -> Result<Tensor> {
     let (num_tokens, hidden_size) = x.dims2()?;
     let (_, num_experts) = mixture.dims2()?;
     let (x, mixture) = (View::new(x)?, View::new(mixture)?);
     let mut sum = vec![0.0; num_tokens * hidden_size]; // [tokens, hidden]
-    for (local, ((gate, up), down)) in gates.iter().zip(ups).zip(downs).enumerate() {
-        let expert = rank * gates.len() + local;
+    for local in 0..networks.num() {
+        let expert = rank * networks.num() + local;
         if expert >= num_experts {
             break;
         }
@@ -57,7 +105,7 @@ pub(super) fn experts(
         let inputs: Vec<f32> =
             tokens.iter().flat_map(|token| &x.f32()[token * hidden_size..][..hidden_size]).copied().collect();
         let mut outputs = vec![0.0; tokens.len() * hidden_size]; // [its tokens, hidden]
-        linear::gated_mlp(&inputs, [gate, up, down], kernel(function), &mut outputs);
+        networks.apply(local, &inputs, &mut outputs);
         for (token, output) in tokens.iter().zip(outputs.chunks_exact(hidden_size)) {
             let weight = weight(*token);
             let to = &mut sum[token * hidden_size..][..hidden_size];

@@ -94,7 +94,7 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
                 let used_as = match (&node.op, position) {
                     (Op::Linear, 1) => Use::Matrix,
                     (Op::Embedding, 0) => Use::Table,
-                    (Op::Experts(_), 2..) => Use::Experts,
+                    (Op::Experts(_), 2..=4) => Use::Experts,
                     _ => Use::Vector,
                 };
                 let index = *indices.entry(&spec.name).or_insert(order.len());
@@ -122,7 +122,9 @@ fn load_weight((spec, used_as): (&WeightSpec, Use), part: &TensorPart<'_>) -> Re
             Weight::Packed(Arc::new(PackedWeight::pack([shape[0], shape[1]], part.dtype, weight_type(spec), &rows)))
         }
         Use::Experts => {
-            let packed = weight_type(spec);
+            // The numbers are the same as in bf16.
+            let is_kept = part.is_mxfp4() && spec.rounding.is_none() && spec.dtype == FloatType::Bf16;
+            let packed = if is_kept { WeightType::Mxfp4 } else { weight_type(spec) };
             let row_bytes = shape[2] * part.dtype.size_bytes();
             let expert = |index: usize| {
                 let matrix = part.rows(index..index + 1);

@@ -112,7 +112,12 @@ pub(super) fn rotary(x: &Tensor, positions: &Tensor, table: &RotaryTable) -> Res
     host::shaped(y, x.shape())
 }
 
-pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, step: &Step<'_>) -> Result<Tensor> {
+pub(super) fn paged_attention(
+    [q, k, v]: [&Tensor; 3],
+    sinks: Option<&Tensor>,
+    spec: &AttentionSpec,
+    step: &Step<'_>,
+) -> Result<Tensor> {
     let AttentionSpec { keys, values: _, scale, window, soft_cap } = *spec;
     let (_, num_heads, head_dim) = q.dims3()?;
     let (num_tokens, num_kv_heads, value_dim) = v.dims3()?;
@@ -128,7 +133,9 @@ pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, ste
     let mut out = vec![0.0; num_tokens * shape.out_width()]; // [tokens, heads, value_dim]
     let mut cache = step.state.cache(keys);
     kernels::attention::write_kv(&shape, &rows, [View::new(k)?.f32(), View::new(v)?.f32()], &mut cache);
-    kernels::attention::paged_attention(&shape, &rows, View::new(q)?.f32(), &cache, &mut out);
+    let (q, sinks) = (View::new(q)?, sinks.map(View::new).transpose()?);
+    let queries = (q.f32(), sinks.as_ref().map(View::f32));
+    kernels::attention::paged_attention(&shape, &rows, queries, &cache, &mut out);
     host::shaped(out, (num_tokens, num_heads, value_dim))
 }
 
@@ -164,6 +171,7 @@ pub(super) fn kernel(activation: Activation) -> kernels::activation::Activation 
         Activation::Silu => kernels::activation::Activation::Silu,
         Activation::Gelu => kernels::activation::Activation::Gelu,
         Activation::GeluTanh => kernels::activation::Activation::GeluTanh,
+        Activation::QuickGelu => kernels::activation::Activation::QuickGelu,
         Activation::SquaredRelu => kernels::activation::Activation::SquaredRelu,
         Activation::Sigmoid => kernels::activation::Activation::Sigmoid,
         Activation::Tanh => kernels::activation::Activation::Tanh,

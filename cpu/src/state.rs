@@ -142,7 +142,7 @@ mod tests {
         let [keys, values] = [("keys", [2, 8]), ("values", [2, 4])]
             .map(|(name, shape)| graph.state(&StateSpec::of_tokens(name, &shape, None)));
         let spec = AttentionSpec { keys, values, scale: 1.0, window: None, soft_cap: None };
-        let outputs = [q, other_q].map(|q| graph.paged_attention([q, k, v], spec).unwrap());
+        let outputs = [q, other_q].map(|q| graph.paged_attention([q, k, v], None, spec).unwrap());
         let state = State::allocate(&graph.finish(&outputs), KvType::F32, LAYOUT).unwrap();
         let bytes: usize = state.caches.iter().flatten().map(|cache| lock(cache).size_bytes()).sum();
         assert_eq!(bytes, 2 * BLOCK_SIZE * 2 * (8 + 4) * 4);

@@ -1,9 +1,9 @@
 //! `cargo bench -p kernels --bench linear [-- ISA [TYPE [ROWS]]]`: speed of a linear layer against machine limits.
 //!
-//! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of int4, int8, bf16, f16 and f32, ROWS the number of rows of x.
-//! The calls cycle through copies of the weight, at least one GiB in all, so that the weight comes from memory as in a
-//! model with many layers. The fastest of many calls is reported. Compare shares of the read bandwidth that the same
-//! run measures, not absolute times.
+//! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of int4, int8, bf16, f16, f32 and mxfp4, ROWS the number of rows
+//! of x. The calls cycle through copies of the weight, at least one GiB in all, so that the weight comes from memory as
+//! in a model with many layers. The fastest of many calls is reported. Compare shares of the read bandwidth that the
+//! same run measures, not absolute times.
 
 mod measure;
 
@@ -21,12 +21,13 @@ const NUM_INPUTS: usize = 2048;
 /// The minimum size of all copies of the weight together, in bytes: more than the caches of most processors hold.
 const WEIGHTS_BYTES: usize = 1 << 30;
 const ROWS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 512];
-const TYPES: [(&str, WeightType); 5] = [
+const TYPES: [(&str, WeightType); 6] = [
     ("int4", WeightType::Int4),
     ("int8", WeightType::Int8),
     ("bf16", WeightType::Bf16),
     ("f16", WeightType::F16),
     ("f32", WeightType::F32),
+    ("mxfp4", WeightType::Mxfp4),
 ];
 
 fn main() -> io::Result<()> {

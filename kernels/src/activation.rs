@@ -1,7 +1,8 @@
 //! The activation functions of feed-forward networks, and functions that limit scores.
 //!
-//! Entry points: [`activate`], and [`gated`] for networks with a gate. Each value is computed independently, by
-//! formulas whose only transcendental part is e^x, so that AVX2 and AVX-512 agree bit for bit.
+//! Entry points: [`activate`], and [`gated`] for networks with a gate, whose inputs [`clamp`] may bound first. Each
+//! value is computed independently, by formulas whose only transcendental part is e^x, so that AVX2 and AVX-512 agree
+//! bit for bit.
 
 use rayon::prelude::*;
 
@@ -17,6 +18,8 @@ pub enum Activation {
     Gelu,
     /// The approximation of [`Activation::Gelu`] by a hyperbolic tangent (Hendrycks and Gimpel, 2016).
     GeluTanh,
+    /// The approximation of [`Activation::Gelu`] by a sigmoid: `x / (1 + e^(-1.702 x))`
+    QuickGelu,
     /// `max(x, 0)²`
     SquaredRelu,
     /// `1 / (1 + e^-x)`
@@ -33,6 +36,7 @@ impl Activation {
             Self::Silu => simd.call(Gate { function: Silu, gate, up }),
             Self::Gelu => simd.call(Gate { function: Gelu, gate, up }),
             Self::GeluTanh => simd.call(Gate { function: GeluTanh, gate, up }),
+            Self::QuickGelu => simd.call(Gate { function: QuickGelu, gate, up }),
             Self::SquaredRelu => simd.call(Gate { function: SquaredRelu, gate, up }),
             Self::Sigmoid => simd.call(Gate { function: Sigmoid, gate, up }),
             Self::Tanh => simd.call(Gate { function: Tanh, gate, up }),
@@ -54,6 +58,12 @@ pub fn activate(activation: Activation, x: &[f32], y: &mut [f32]) {
 /// When `gate`, `up` and `y` differ in length.
 pub fn gated(activation: Activation, gate: &[f32], up: &[f32], y: &mut [f32]) {
     gated_on(isa::active(), activation, [gate, up], y);
+}
+
+/// Bounds the inputs of [`gated`]: gate to at most `limit`, up to the range from `-limit` to `limit`, and adds `offset`
+/// to the bounded up. NaN stays NaN.
+pub fn clamp([limit, offset]: [f32; 2], gate: &mut [f32], up: &mut [f32]) {
+    isa::active().run(ClampBoth { limit, offset, gate, up });
 }
 
 /// [`activate`] with a given instruction set.
@@ -79,6 +89,7 @@ fn on(isa: Isa, activation: Activation, x: &[f32], up: Option<&[f32]>, y: &mut [
         Activation::Silu => isa.run(Apply { function: Silu, x, up, y }),
         Activation::Gelu => isa.run(Apply { function: Gelu, x, up, y }),
         Activation::GeluTanh => isa.run(Apply { function: GeluTanh, x, up, y }),
+        Activation::QuickGelu => isa.run(Apply { function: QuickGelu, x, up, y }),
         Activation::SquaredRelu => isa.run(Apply { function: SquaredRelu, x, up, y }),
         Activation::Sigmoid => isa.run(Apply { function: Sigmoid, x, up, y }),
         Activation::Tanh => isa.run(Apply { function: Tanh, x, up, y }),
@@ -96,6 +107,8 @@ struct Silu;
 struct Gelu;
 #[derive(Clone, Copy)]
 struct GeluTanh;
+#[derive(Clone, Copy)]
+struct QuickGelu;
 #[derive(Clone, Copy)]
 struct SquaredRelu;
 #[derive(Clone, Copy)]
@@ -136,6 +149,14 @@ impl Function for GeluTanh {
         let cube = simd.mul(simd.mul(x, x), x);
         let inner = simd.mul_add(cube, simd.splat(0.044_715), x);
         let exponential = simd.exp(simd.mul(inner, simd.splat(-1.595_769)));
+        simd.div(x, simd.add(simd.splat(1.0), exponential))
+    }
+}
+
+impl Function for QuickGelu {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        let exponential = simd.exp(simd.mul(x, simd.splat(-1.702)));
         simd.div(x, simd.add(simd.splat(1.0), exponential))
     }
 }
@@ -213,15 +234,40 @@ impl<F: Function> Kernel for Apply<'_, F> {
     }
 }
 
+struct ClampBoth<'a> {
+    limit: f32,
+    offset: f32,
+    gate: &'a mut [f32],
+    up: &'a mut [f32],
+}
+
+impl Kernel for ClampBoth<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let [limit, lowest, offset] = [simd.splat(self.limit), simd.splat(-self.limit), simd.splat(self.offset)];
+        // If an operand is NaN, `min` and `max` return the second one.
+        for gate in self.gate.chunks_mut(LANES) {
+            simd.store_prefix(simd.min(limit, simd.load_padded(gate, 0.0)), gate);
+        }
+        for up in self.up.chunks_mut(LANES) {
+            let bounded = simd.max(lowest, simd.min(limit, simd.load_padded(up, 0.0)));
+            simd.store_prefix(simd.add(bounded, offset), up);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::numbers;
 
-    const ALL: [Activation; 6] = [
+    const ALL: [Activation; 7] = [
         Activation::Silu,
         Activation::Gelu,
         Activation::GeluTanh,
+        Activation::QuickGelu,
         Activation::SquaredRelu,
         Activation::Sigmoid,
         Activation::Tanh,
@@ -246,6 +292,7 @@ mod tests {
             Activation::GeluTanh => {
                 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
             }
+            Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
             Activation::SquaredRelu => x.max(0.0).powi(2),
             Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
             Activation::Tanh => x.tanh(),
@@ -274,6 +321,18 @@ mod tests {
                     assert_eq!(alone, plain[20..21]);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn gates_are_clamped_above_and_ups_on_both_sides() {
+        let inputs = [-9.0, -7.0, 0.5, 7.0, 9.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN].repeat(3);
+        let (mut gate, mut up) = (inputs.clone(), inputs);
+        clamp([7.0, 1.0], &mut gate, &mut up);
+        for (gate, up) in gate.chunks(8).zip(up.chunks(8)) {
+            assert_eq!(gate[..7], [-9.0, -7.0, 0.5, 7.0, 7.0, 7.0, f32::NEG_INFINITY]);
+            assert_eq!(up[..7], [-6.0, -6.0, 1.5, 8.0, 8.0, 8.0, -6.0]);
+            assert!(gate[7].is_nan() && up[7].is_nan());
         }
     }
 

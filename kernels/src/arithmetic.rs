@@ -37,7 +37,7 @@ fn of_thread(isa: Isa, weights: WeightType) -> f64 {
     let mut rate = 0.0;
     isa.with_tiles(BLOCK_ROWS, |tiles| {
         rate = match (tiles, weights) {
-            (Some(tiles), WeightType::Bf16) => by_tiles(0.0_f32, 32, |[left, right], sums| {
+            (Some(tiles), WeightType::Bf16 | WeightType::Mxfp4) => by_tiles(0.0_f32, 32, |[left, right], sums| {
                 tiles.add_bf16_product(left, right, Ahead::nothing(right), sums);
             }),
             (Some(tiles), WeightType::Int8 | WeightType::Int4) => by_tiles(0_i32, 64, |[left, right], sums| {
@@ -110,8 +110,10 @@ impl ByVectors {
     #[inline(always)]
     fn repeat<S: Simd, const ROWS: usize>(&self, simd: S) -> usize {
         match self.weights {
-            WeightType::Bf16 if self.isa.rounds_to_bf16() => dots::<S, _, ROWS>(simd, Bf16Pairs, [0.0; LANES], 2),
-            WeightType::F32 | WeightType::Bf16 | WeightType::F16 => floats::<S, ROWS>(simd),
+            WeightType::Bf16 | WeightType::Mxfp4 if self.isa.rounds_to_bf16() => {
+                dots::<S, _, ROWS>(simd, Bf16Pairs, [0.0; LANES], 2)
+            }
+            WeightType::F32 | WeightType::Bf16 | WeightType::F16 | WeightType::Mxfp4 => floats::<S, ROWS>(simd),
             WeightType::Int4 if S::MIN_UNPACKED_ROWS == usize::MAX => groups(simd),
             WeightType::Int8 | WeightType::Int4 => dots::<S, _, ROWS>(simd, Int8Quads, [0; LANES], 4 / S::DOT_PARTS),
         }

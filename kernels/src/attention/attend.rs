@@ -29,6 +29,8 @@ const CHUNK_PARTS: usize = CHUNK_KEYS / PART_KEYS;
 pub(super) struct Attend<'a, 'y, E: KvElement, D> {
     pub(super) shape: &'a AttentionShape,
     pub(super) q: &'a [f32],
+    /// The sink of each query head, or `None` if the layer has no sinks.
+    pub(super) sinks: Option<&'a [f32]>,
     pub(super) cache: &'a KeysAndValues<E>,
     pub(super) task: Task<'a, 'y>,
     /// The way to multiply: in pairs of bf16 or in single precision.
@@ -91,11 +93,12 @@ impl<E: KvElement, D: Dots<E>> Kernel for Attend<'_, '_, E, D> {
 impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
     fn queries(&self) -> Vec<Query> {
         let first_position = self.task.row.first_position() + self.task.first_token;
+        let group_size = self.shape.group_size();
+        let sinks = self.sinks.map(|sinks| &sinks[self.task.kv_head * group_size..][..group_size]);
         let num_keys_of_tokens = (0..self.task.out.len()).map(|token| first_position + token + 1);
-        num_keys_of_tokens
-            .flat_map(|num_keys| std::iter::repeat_n(num_keys, self.shape.group_size()))
-            .map(|end_key| Query::new(self.shape.first_key(end_key)..end_key))
-            .collect()
+        let queries = num_keys_of_tokens.flat_map(|num_keys| (0..group_size).map(move |head| (num_keys, head)));
+        let sink = |head: usize| sinks.map(|sinks| sinks[head]);
+        queries.map(|(end_key, head)| Query::new(self.shape.first_key(end_key)..end_key, sink(head))).collect()
     }
 
     /// Returns the number of steps over a key's dimensions.

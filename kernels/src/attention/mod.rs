@@ -91,15 +91,22 @@ fn write(
 }
 
 /// Computes the attention of every token of `rows`: `q` is `[tokens, num_heads, head_dim]`, `out` is
-/// `[tokens, num_heads, value_dim]`.
+/// `[tokens, num_heads, value_dim]`. If there are `sinks` `[num_heads]`, each query's softmax also has the sink of its
+/// head: a score that is neither scaled nor capped, of a key whose value is zero.
 ///
 /// The keys and values of this step must already be in `cache`. The rows must be in token order and cover all tokens.
 ///
 /// # Panics
-/// When `shape` or a row is invalid, `shape` is not that of `cache`, `rows` are out of order or leave out a token, `q`
-/// or `out` has another length, or a block table is too short or names a block that `cache` lacks.
-pub fn paged_attention(shape: &AttentionShape, rows: &[AttentionRow<'_>], q: &[f32], cache: &KvCache, out: &mut [f32]) {
-    let attention = Attention { isa: isa::active(), shape, rows, q, cache };
+/// When `shape` or a row is invalid, `shape` is not that of `cache`, `rows` are out of order or leave out a token, `q`,
+/// `sinks` or `out` has another length, or a block table is too short or names a block that `cache` lacks.
+pub fn paged_attention(
+    shape: &AttentionShape,
+    rows: &[AttentionRow<'_>],
+    (q, sinks): (&[f32], Option<&[f32]>),
+    cache: &KvCache,
+    out: &mut [f32],
+) {
+    let attention = Attention { isa: isa::active(), shape, rows, q, sinks, cache };
     attention.compute(out);
 }
 
@@ -109,6 +116,7 @@ pub(crate) struct Attention<'a> {
     pub(crate) shape: &'a AttentionShape,
     pub(crate) rows: &'a [AttentionRow<'a>],
     pub(crate) q: &'a [f32],
+    pub(crate) sinks: Option<&'a [f32]>,
     pub(crate) cache: &'a KvCache,
 }
 
@@ -155,6 +163,9 @@ impl Attention<'_> {
             "q holds {} values, not {num_tokens} tokens of {q_width}",
             self.q.len()
         );
+        if let Some(sinks) = self.sinks {
+            assert_eq!(sinks.len(), shape.num_heads, "there are {} sinks for {} heads", sinks.len(), shape.num_heads);
+        }
         assert_eq!(
             out_len,
             num_tokens * out_width,
@@ -203,19 +214,19 @@ impl Attention<'_> {
     }
 
     fn attend_floats<E: KvElement>(&self, cache: &KeysAndValues<E>, task: Task<'_, '_>) {
-        let &Self { shape, q, .. } = self;
+        let &Self { shape, q, sinks, .. } = self;
         let block_rows = self.block_rows(&task);
-        let attend = Attend { shape, q, cache, task, dots: Floats, tiles: None, block_rows, is_laid_out: false };
+        let attend = Attend { shape, q, sinks, cache, task, dots: Floats, tiles: None, block_rows, is_laid_out: false };
         self.isa.run_floats(attend);
     }
 
     fn attend_pairs<E: Bf16Exact>(&self, cache: &KeysAndValues<E>, task: Task<'_, '_>) {
-        let &Self { shape, q, .. } = self;
+        let &Self { shape, q, sinks, .. } = self;
         let block_rows = self.block_rows(&task);
         let is_converted_often = E::IS_CONVERTED && self.num_queries(&task) > MAX_CONVERTING_QUERIES;
         self.isa.with_tiles(block_rows, |tiles| {
             let is_laid_out = tiles.is_some() || is_converted_often;
-            self.isa.run_pairs(Attend { shape, q, cache, task, dots: Pairs, tiles, block_rows, is_laid_out });
+            self.isa.run_pairs(Attend { shape, q, sinks, cache, task, dots: Pairs, tiles, block_rows, is_laid_out });
         });
     }
 

@@ -24,8 +24,11 @@ pub(super) struct Query {
 }
 
 impl Query {
-    pub(super) fn new(keys: Range<usize>) -> Self {
-        Self { first_key: keys.start, end_key: keys.end, max: f32::NEG_INFINITY, sum: 0.0 }
+    /// Returns the query before it attends any of `keys`. A `sink` takes part in the softmax like the score of a key
+    /// whose value is zero.
+    pub(super) fn new(keys: Range<usize>, sink: Option<f32>) -> Self {
+        let (max, sum) = sink.map_or((f32::NEG_INFINITY, 0.0), |sink| (sink, 1.0));
+        Self { first_key: keys.start, end_key: keys.end, max, sum }
     }
 
     /// Returns the keys that the query attends in the chunk at `first_key`, counted from `first_key`.

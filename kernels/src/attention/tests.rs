@@ -22,6 +22,8 @@ struct Scene {
     /// One pair per row, `[context, num_kv_heads, head_dim]` and `[context, num_kv_heads, value_dim]`.
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
+    /// One per head, or `None`.
+    sinks: Option<Vec<f32>>,
     cache: KvCache,
 }
 
@@ -39,7 +41,13 @@ impl Scene {
         let (q, k, v) = (fill(shape.q_width(), 1), fill(shape.key_width(), 2), fill(shape.value_width(), 3));
         let AttentionShape { num_kv_heads, block_size, head_dim, value_dim, .. } = shape;
         let cache = unwritten(kv_type, [NUM_BLOCKS, num_kv_heads, block_size], [head_dim, value_dim]);
-        Self { isa, shape, context_lens: context_lens.to_vec(), block_tables, q, k, v, cache }
+        Self { isa, shape, context_lens: context_lens.to_vec(), block_tables, q, k, v, sinks: None, cache }
+    }
+
+    /// Returns the same scene, with sinks if `has_sinks`. Some are smaller than all scores, some are larger.
+    fn with_sinks(mut self, has_sinks: bool) -> Self {
+        self.sinks = has_sinks.then(|| numbers(self.shape.num_heads, 9).iter().map(|number| 20.0 * number).collect());
+        self
     }
 
     /// Runs one step with `tokens[row]` more tokens of each row, after the `done[row]` tokens of earlier steps. Returns
@@ -65,7 +73,8 @@ impl Scene {
         }
         write_kv(&self.shape, &rows, [&k, &v], &mut self.cache);
         let mut out = vec![f32::NAN; first_token * self.shape.out_width()];
-        Attention { isa: self.isa, shape: &self.shape, rows: &rows, q: &q, cache: &self.cache }.compute(&mut out);
+        let (q, sinks) = (&q[..], self.sinks.as_deref());
+        Attention { isa: self.isa, shape: &self.shape, rows: &rows, q, sinks, cache: &self.cache }.compute(&mut out);
         out
     }
 
@@ -107,7 +116,8 @@ impl Scene {
                 .map(|key| q.iter().zip(&k[key * num_kv_heads + kv_head]).map(|(q, k)| f64::from(*q) * k).sum::<f64>())
                 .map(|product| capped(product * f64::from(scale)).exp())
                 .collect();
-            let sum: f64 = weights.iter().sum();
+            let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+            let sum: f64 = weights.iter().sum::<f64>() + sink;
             let mut gathered = vec![0.0; value_dim];
             for (key, weight) in (first..).zip(&weights) {
                 let v = &v[key * num_kv_heads + kv_head];
@@ -153,7 +163,7 @@ fn written_and_read(kv_type: KvType, value: &[f32]) -> Vec<f32> {
     let zeros = vec![0.0; value.len()];
     write_kv(&shape, &[row], [&zeros, value], &mut cache);
     let mut out = zeros.clone();
-    paged_attention(&shape, &[row], &zeros, &cache, &mut out);
+    paged_attention(&shape, &[row], (&zeros, None), &cache, &mut out);
     out
 }
 
@@ -192,6 +202,10 @@ fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> AttentionSha
 }
 
 fn check_against_f64(shape: AttentionShape, context_lens: &[usize]) {
+    check_with_sinks(shape, context_lens, false);
+}
+
+fn check_with_sinks(shape: AttentionShape, context_lens: &[usize], has_sinks: bool) {
     // A capped score is at most the cap. Its rounding error (2^-24 of tanh, and of the product) grows with the cap.
     let tolerance = 2e-6 + f64::from(shape.soft_cap.unwrap_or(0.0)) * 2.0_f64.powi(-22);
     for kv_type in KV_TYPES {
@@ -202,13 +216,13 @@ fn check_against_f64(shape: AttentionShape, context_lens: &[usize]) {
             let rounds = has_bf16_products(isa, kv_type);
             let tolerance = if rounds { tolerance + weight_error(kv_type) } else { tolerance };
             let exact = exact[usize::from(rounds)].get_or_insert_with(|| {
-                let mut scene = Scene::new(shape, (isa, kv_type), context_lens);
+                let mut scene = Scene::new(shape, (isa, kv_type), context_lens).with_sinks(has_sinks);
                 if rounds {
                     scene.round_queries();
                 }
                 scene.exact(kv_type)
             });
-            let out = Scene::new(shape, (isa, kv_type), context_lens).whole();
+            let out = Scene::new(shape, (isa, kv_type), context_lens).with_sinks(has_sinks).whole();
             for (idx, (value, exact)) in out.iter().zip(exact.iter()).enumerate() {
                 let error = (f64::from(*value) - exact).abs();
                 let what = format!("{isa} {kv_type} {shape:?} {context_lens:?}");
@@ -231,10 +245,12 @@ proptest! {
         context_lens in proptest::collection::vec(prop_oneof![1_usize..20, 1_usize..200], 1..4),
         window in proptest::option::of(prop_oneof![1_usize..15, 1_usize..150]),
         soft_cap in proptest::option::of(0.5_f32..30.0),
+        has_sinks in any::<bool>(),
     ) {
         let plain = shape(group_size * num_kv_heads, num_kv_heads, head_dim);
         let value_dim = value_dim.unwrap_or(head_dim);
-        check_against_f64(AttentionShape { value_dim, block_size, window, soft_cap, ..plain }, &context_lens);
+        let shape = AttentionShape { value_dim, block_size, window, soft_cap, ..plain };
+        check_with_sinks(shape, &context_lens, has_sinks);
     }
 
     #[test]
@@ -242,8 +258,9 @@ proptest! {
         let context_len: usize = cuts.iter().sum();
         let shape = AttentionShape { window, soft_cap: window.map(|_| 3.0), ..shape(2 * group_size, 2, head_dim) };
         for (isa, kv_type) in isas_and_types() {
-            let whole = Scene::new(shape, (isa, kv_type), &[context_len]).whole();
-            let mut scene = Scene::new(shape, (isa, kv_type), &[context_len]);
+            let has_sinks = group_size % 2 == 0;
+            let whole = Scene::new(shape, (isa, kv_type), &[context_len]).with_sinks(has_sinks).whole();
+            let mut scene = Scene::new(shape, (isa, kv_type), &[context_len]).with_sinks(has_sinks);
             let mut done = 0;
             for tokens in &cuts {
                 let out = scene.step(&[done], &[*tokens]);
@@ -281,6 +298,23 @@ fn usual_head_sizes_agree_with_f64() {
 fn values_wider_and_narrower_than_keys_agree_with_f64() {
     for (head_dim, value_dim) in [(24, 16), (16, 24), (192, 128), (64, 80), (7, 64)] {
         check_against_f64(AttentionShape { value_dim, ..shape(4, 2, head_dim) }, &[150, 70]);
+    }
+}
+
+/// A sink that is far larger than all scores takes all the weight.
+#[test]
+fn sinks_have_weights_and_no_values() {
+    for (window, kv_dim) in [(None, 64), (Some(128), 64), (Some(7), 20)] {
+        check_with_sinks(AttentionShape { window, ..shape(8, 2, kv_dim) }, &[150, 300, 1], true);
+    }
+    for (isa, kv_type) in isas_and_types() {
+        let mut scene = Scene::new(shape(2, 1, 64), (isa, kv_type), &[70]);
+        scene.sinks = Some(vec![1e4, -1e4]);
+        let plain = Scene::new(shape(2, 1, 64), (isa, kv_type), &[70]).whole();
+        for (token, plain) in scene.whole().chunks(128).zip(plain.chunks(128)) {
+            assert!(token[..64].iter().all(|value| *value == 0.0), "{isa} {kv_type}");
+            assert_eq!(token[64..], plain[64..], "{isa} {kv_type}");
+        }
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) struct BlockOfX<'a> {
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
 }
 
-/// A block whose rows are to be rounded: to bf16 for bf16 weights, otherwise to int8.
+/// A block whose rows are to be rounded: to bf16 for bf16 and MXFP4 weights, otherwise to int8.
 struct Round<'a> {
     format: Format,
     x: &'a [f32],
@@ -159,7 +159,7 @@ impl Kernel for Round<'_> {
     fn run<S: Simd>(self, simd: S) {
         for (row, x) in self.x.chunks_exact(self.num_inputs).enumerate() {
             let lines = self.lines.chunks_exact_mut(self.num_parts).skip(row).step_by(self.block_rows);
-            if self.format == Format::Bf16 {
+            if self.format.rounds_to_bf16() {
                 bf16_row(simd, x, lines);
             } else {
                 self.rows[row] = int8_row(x, lines);

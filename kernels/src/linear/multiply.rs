@@ -9,6 +9,7 @@ use super::bf16_row;
 use super::blocks::{BlockOfX, RowNumbers};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
+use super::mxfp4::{self, MXFP4_STEP_LINES};
 use crate::isa::{LANES, Simd, Tiles};
 use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs, Int8Quads};
@@ -108,6 +109,9 @@ pub(super) enum Int4<'a> {
     Unpacked(Int8<'a>),
 }
 
+/// MXFP4, unpacked to bf16 first, then multiplied as bf16.
+pub(super) struct Mxfp4<'a>(pub(super) Bf16<'a>);
+
 impl Multiply for Bf16<'_> {
     type Sum = f32;
 
@@ -147,6 +151,51 @@ impl Multiply for Bf16<'_> {
             Self::Row => bf16_row::add_products(simd, x.lines, rights, sums.map(|sums| &mut sums.0[0])),
             Self::Vectors { .. } => vector_tile::add_products_of_row(simd, Bf16Pairs, x.lines, rights, sums),
         }
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd>(simd: S, sums: &[f32; BLOCK_COLUMNS], _: (f32, &[Line]), values: &mut [f32; BLOCK_COLUMNS]) {
+        copy(simd, sums, values);
+    }
+}
+
+impl Multiply for Mxfp4<'_> {
+    type Sum = f32;
+
+    #[inline(always)]
+    fn unpacks(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn num_sweeps<S: Simd>(&self) -> usize {
+        self.0.num_sweeps::<S>()
+    }
+
+    #[inline(always)]
+    fn prepare<'a>(&self, steps: &'a [Line], scratch: &'a mut Vec<Line>) -> &'a [Line] {
+        let num_steps = steps.len() / MXFP4_STEP_LINES;
+        scratch.resize(num_steps * STEP_LINES, Line([0; 16]));
+        for (step, to) in steps.chunks_exact(MXFP4_STEP_LINES).zip(scratch.chunks_exact_mut(STEP_LINES)) {
+            mxfp4::unpack_step(step, to);
+        }
+        scratch
+    }
+
+    #[inline(always)]
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, right: RightSide<'_>, sums: &mut Block<f32>) {
+        self.0.add_product(simd, x, right, sums);
+    }
+
+    #[inline(always)]
+    fn add_products_of_row<S: Simd>(
+        &self,
+        _simd: S,
+        _x: BlockOfX<'_>,
+        _rights: [RightSide<'_>; 2],
+        _sums: [&mut Block<f32>; 2],
+    ) {
+        unreachable!("weights that are unpacked are multiplied panel by panel")
     }
 
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! A weight matrix packed for the kernels. It is divided into panels of 32 outputs.
 //!
 //! Entry points: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel of floats has one line of 32 weights for each
-//! input, and missing outputs of the last panel are zero. int8 and int4 weights have the layout of `tiled_weight`, and
-//! so do bf16 weights where the instruction set multiplies pairs of bf16.
+//! input, and missing outputs of the last panel are zero. int8, int4 and MXFP4 weights have the layout of
+//! `tiled_weight`, and so do bf16 weights where the instruction set multiplies pairs of bf16.
 
 use std::ops::Range;
 
@@ -41,6 +41,9 @@ pub enum WeightType {
     Int8,
     /// Int4 values, with an integer factor per 32 inputs and a scale per output. x is quantized as for `Int8`.
     Int4,
+    /// Floats of 4 bits with a power of two per 32 inputs (`numbers::mxfp4`). Products are those of the same numbers in
+    /// `Bf16`.
+    Mxfp4,
 }
 
 /// A weight `[outputs, inputs]` before it is packed: its element type, and a function that reads its rows.
@@ -65,6 +68,8 @@ pub(super) enum Panels {
     Bf16(Lines<Bf16Line>),
     F16(Lines<F16Line>),
     Tiled(TiledWeight),
+    /// MXFP4 where the instruction set does not multiply pairs of bf16. A few panels at a time become lines of bf16.
+    Mxfp4(TiledWeight),
 }
 
 /// The weights of one input for the outputs of a panel.
@@ -133,6 +138,8 @@ impl PackedWeight {
             WeightType::F16 => Panels::F16(pack_lines(isa, stored)),
             WeightType::Int8 => Panels::Tiled(TiledWeight::pack(isa, Format::Int8, stored)),
             WeightType::Int4 => Panels::Tiled(TiledWeight::pack(isa, Format::Int4, stored)),
+            WeightType::Mxfp4 if isa.rounds_to_bf16() => Panels::Tiled(TiledWeight::pack(isa, Format::Mxfp4, stored)),
+            WeightType::Mxfp4 => Panels::Mxfp4(TiledWeight::pack(isa, Format::Mxfp4, stored)),
         };
         Self { num_outputs, num_inputs, panels }
     }
@@ -153,7 +160,7 @@ impl PackedWeight {
             Panels::F32(lines) => size_of_val(&**lines),
             Panels::Bf16(lines) => size_of_val(&**lines),
             Panels::F16(lines) => size_of_val(&**lines),
-            Panels::Tiled(tiles) => tiles.size_bytes(),
+            Panels::Tiled(tiles) | Panels::Mxfp4(tiles) => tiles.size_bytes(),
         }
     }
 
@@ -170,7 +177,7 @@ impl PackedWeight {
             Panels::F32(lines) => copy_row(lines, output, row),
             Panels::Bf16(lines) => copy_row(lines, output, row),
             Panels::F16(lines) => copy_row(lines, output, row),
-            Panels::Tiled(tiles) => tiles.copy_row(output, row),
+            Panels::Tiled(tiles) | Panels::Mxfp4(tiles) => tiles.copy_row(output, row),
         }
     }
 
@@ -178,11 +185,11 @@ impl PackedWeight {
         &self.panels
     }
 
-    /// Returns the format of a tiled weight, or `None` if the weight has lines of floats.
+    /// Returns the format of a tiled weight, or `None` if the weight is multiplied as lines of floats.
     pub(super) fn tiled_format(&self) -> Option<Format> {
         match &self.panels {
             Panels::Tiled(weight) => Some(weight.format()),
-            Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) => None,
+            Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) | Panels::Mxfp4(_) => None,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 use numbers::FloatType;
 use numbers::int4::{GROUP_INPUTS, round_row};
+use numbers::mxfp4;
 use proptest::prelude::*;
 
 use super::packed_weight::Stored;
@@ -14,7 +15,8 @@ use crate::testing::numbers;
 
 /// The weight types of floats, for which packing only rounds the weights.
 const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::F16];
-const ALL: [WeightType; 5] = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8, WeightType::Int4];
+const ALL: [WeightType; 6] =
+    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8, WeightType::Int4, WeightType::Mxfp4];
 
 fn pack(isa: Isa, dtype: WeightType, sizes: [usize; 2], values: &[f32]) -> PackedWeight {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -26,7 +28,7 @@ fn pack(isa: Isa, dtype: WeightType, sizes: [usize; 2], values: &[f32]) -> Packe
 
 fn rounded(dtype: WeightType, value: f32) -> f32 {
     match dtype {
-        WeightType::F32 | WeightType::Int8 | WeightType::Int4 => value,
+        WeightType::F32 | WeightType::Int8 | WeightType::Int4 | WeightType::Mxfp4 => value,
         WeightType::Bf16 => bf16::from_f32(value).to_f32(),
         WeightType::F16 => f16::from_f32(value).to_f32(),
     }
@@ -336,6 +338,64 @@ fn fused_instruction_sets_agree_bit_for_bit() {
     }
 }
 
+/// Returns the numbers nearest to `values` `[outputs, inputs]` that MXFP4 has.
+fn in_mxfp4(values: &[f32], inputs: usize) -> Vec<f32> {
+    let blocks = values.chunks(inputs).flat_map(|row| row.chunks(mxfp4::BLOCK));
+    let rounded = blocks.flat_map(|block| {
+        let (scale, floats) = mxfp4::round_block(block);
+        floats.into_iter().take(block.len()).map(move |float| mxfp4::number(float) * mxfp4::scale(scale))
+    });
+    rounded.collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn mxfp4_multiplies_as_the_same_numbers_in_bf16(
+        rows in prop_oneof![Just(1), 1_usize..70], outputs in 1_usize..200, inputs in 1_usize..200, has_bias: bool,
+    ) {
+        check_mxfp4([rows, outputs, inputs], has_bias);
+    }
+}
+
+fn check_mxfp4([rows, outputs, inputs]: [usize; 3], has_bias: bool) {
+    let x = numbers(rows * inputs, 40);
+    // The magnitudes of outputs differ, and with them the scales.
+    let values = numbers(outputs * inputs, 41).into_iter().enumerate();
+    let values: Vec<f32> = values.map(|(idx, value)| value * (idx / inputs % 7) as f32).collect();
+    let bias = has_bias.then(|| numbers(outputs, 42));
+    let exact = in_mxfp4(&values, inputs);
+    for isa in Isa::available() {
+        let product = |dtype, values: &[f32]| {
+            let weight = pack(isa, dtype, [outputs, inputs], values);
+            let mut y = vec![f32::NAN; rows * outputs];
+            linear_on(isa, &x, &weight, bias.as_deref(), &mut y);
+            (weight, y)
+        };
+        let (weight, y) = product(WeightType::Mxfp4, &values);
+        let (_, expected) = product(WeightType::Bf16, &exact);
+        assert!(y == expected, "{isa} [{rows}, {outputs}, {inputs}]");
+        for (output, exact) in exact.chunks(inputs).enumerate() {
+            let mut row = vec![f32::NAN; inputs];
+            weight.copy_row(output, &mut row);
+            assert_eq!(row, exact, "{isa}, output {output}");
+        }
+    }
+}
+
+#[test]
+fn several_passes_of_mxfp4_are_those_of_bf16() {
+    check_mxfp4([70, 161, 2 * PASS_INPUTS + 5], true);
+    check_mxfp4([300, 33, 9000], false);
+}
+
+#[test]
+fn mxfp4_takes_half_a_byte_per_weight_and_a_line_per_block() {
+    let weight = pack(isa::active(), WeightType::Mxfp4, [64, 96], &numbers(64 * 96, 43));
+    assert_eq!(weight.size_bytes(), 64 * 96 / 2 + 2 * 3 * 64);
+}
+
 #[test]
 fn a_packed_row_is_read_back() {
     // The weight is read in several steps, and its last panel is not full.
@@ -377,7 +437,7 @@ proptest! {
 
     #[test]
     fn a_network_computes_what_its_layers_do(
-        rows in 1_usize..140, inputs in 1_usize..90, between in 1_usize..200, outputs in 1_usize..70, dtypes in [0..5_usize, 0..5],
+        rows in 1_usize..140, inputs in 1_usize..90, between in 1_usize..200, outputs in 1_usize..70, dtypes in [0..6_usize, 0..6],
     ) {
         for isa in Isa::available() {
             check_network(isa, [rows, inputs, between, outputs], dtypes.map(|dtype| ALL[dtype]));

@@ -2,14 +2,15 @@
 //!
 //! Entry points: [`linear`], [`gated_mlp`]. If there are several blocks, the inputs are divided into passes. The lines
 //! of x of a pass stay in the second-level cache, and the sums are kept from pass to pass. With many blocks, or with
-//! int4 weights, a panel is divided into chunks of a few steps, so that a chunk stays in the first-level cache while
-//! all blocks use it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and only
+//! int4 or MXFP4 weights, a panel is divided into chunks of a few steps, so that a chunk stays in the first-level cache
+//! while all blocks use it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and only
 //! unpacked int4 weights are divided into chunks.
 //!
 //! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
 //! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
-//! Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and `group_tile` multiplies other int4 weights.
-//! Their sums are exact (`multiply`). A single row takes two panels at a time.
+//! MXFP4 weights are unpacked to bf16 first. Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and
+//! `group_tile` multiplies other int4 weights. Their sums are exact (`multiply`). A single row takes two panels at a
+//! time, unless weights are unpacked.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -18,7 +19,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use rayon::prelude::*;
 
 use super::blocks::Blocks;
-use super::multiply::{Bf16, Int4, Int8, Multiply, Sum, copy};
+use super::multiply::{Bf16, Int4, Int8, Multiply, Mxfp4, Sum, copy};
 use super::packed_weight::{PANEL_OUTPUTS, Panels};
 use super::parts::{self, PanelCut, Part};
 use super::tiled_weight::{Format, TiledWeight};
@@ -97,7 +98,9 @@ pub(super) fn linear(isa: Isa, (x, inputs): (&[f32], usize), layers: Vec<Layer<'
     let num_outputs = layers.iter().map(|layer| layer.weight.num_outputs()).sum();
     let tiled = layers.into_iter().map(|Layer { weight, bias, y }| match weight.panels() {
         Panels::Tiled(weight) => (weight, bias, y),
-        Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) => unreachable!("other weights are multiplied by `tile`"),
+        Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) | Panels::Mxfp4(_) => {
+            unreachable!("other weights are multiplied by `tile`")
+        }
     });
     let tiled: Vec<_> = tiled.collect();
     let Some((first, ..)) = tiled.first() else { return };
@@ -129,7 +132,7 @@ pub(super) fn gated_mlp(
     let cut = Cut::new((isa, num_rows), [gate, up], outputs);
     let blocks = Blocks::new(isa, gate.format(), (x, inputs), cut.is_small);
     let (weights, finish) = ([gate, up], Finish::Gate(activation));
-    let between = if down.format() == Format::Bf16 {
+    let between = if down.format().rounds_to_bf16() {
         // The outputs of a panel are the inputs of one step.
         let mut between = Blocks::unwritten((Format::Bf16, 1), num_rows, outputs);
         let block_rows = between.block_rows();
@@ -292,14 +295,20 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
         let block_rows = self.blocks.block_rows();
         let num_rows = self.destination.num_blocks(block_rows) * block_rows;
         match self.weights[0].format() {
-            Format::Bf16 if !S::HAS_PAIRS => unreachable!("weights are laid out for the instruction set"),
-            Format::Bf16 => {
+            Format::Bf16 | Format::Mxfp4 if !S::HAS_PAIRS => {
+                unreachable!("weights are laid out for the instruction set")
+            }
+            format @ (Format::Bf16 | Format::Mxfp4) => {
                 let by = match tiles {
                     Some(tiles) => Bf16::Tiles(tiles),
                     None if self.isa.has_tiles() => Bf16::Row,
                     None => Bf16::Vectors { block_rows },
                 };
-                self.multiply(simd, &by);
+                if format == Format::Bf16 {
+                    self.multiply(simd, &by);
+                } else {
+                    self.multiply(simd, &Mxfp4(by));
+                }
             }
             Format::Int8 => self.multiply(simd, &Int8 { tiles, block_rows }),
             Format::Int4 if tiles.is_some() || num_rows >= S::MIN_UNPACKED_ROWS => {
@@ -313,7 +322,7 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
 impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
     #[inline(always)]
     fn multiply<S: Simd, M: Multiply>(mut self, simd: S, by: &M) {
-        if self.blocks.block_rows() == 1 {
+        if self.blocks.block_rows() == 1 && !by.unpacks() {
             return self.multiply_row(simd, by);
         }
         let num_steps = self.weights[0].num_steps();
@@ -425,7 +434,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let is_chunked = if S::HAS_LONE_COLUMNS {
             by.unpacks()
         } else {
-            num_blocks >= MIN_CHUNKED_BLOCKS || weight.format() == Format::Int4
+            num_blocks >= MIN_CHUNKED_BLOCKS || weight.format() == Format::Int4 || by.unpacks()
         };
         let chunk_steps = if is_chunked { CHUNK_STEPS / self.blocks.num_parts() } else { steps.len() };
         for first in steps.clone().step_by(chunk_steps) {

@@ -1,8 +1,8 @@
 //! A weight matrix in panels for block products: `[panels][scales, then steps][2 tiles][16 lines][16 outputs]`.
 //!
 //! Entry point: [`TiledWeight`]. A step is 32 inputs of bf16 or 64 of int8, for the 32 outputs of a panel; a word of a
-//! line holds 2 or 4 adjacent inputs of one output. `int4` defines the steps of int4 weights. Missing outputs of the
-//! last panel, and missing inputs of the last step, count as zero.
+//! line holds 2 or 4 adjacent inputs of one output. `int4` and `mxfp4` define the steps of weights of 4 bits. Missing
+//! outputs of the last panel, and missing inputs of the last step, count as zero.
 
 use std::slice::Chunks;
 
@@ -11,6 +11,7 @@ use numbers::int8;
 
 use super::bf16_panel::PackPairsOfInputs;
 use super::int4::{self, INT4_STEP_LINES};
+use super::mxfp4::{self, MXFP4_STEP_LINES};
 use super::packed_weight::{PANEL_OUTPUTS, Stored};
 use crate::isa::{Isa, Kernel, Simd};
 use crate::lines::{Line, Lines, STEP_LINES, TILE_SIZE};
@@ -24,6 +25,8 @@ pub(super) enum Format {
     Int8,
     /// Eight int4 values, in the layout of `int4`.
     Int4,
+    /// Eight floats of 4 bits, in the layout of `mxfp4`.
+    Mxfp4,
 }
 
 /// A weight matrix in panels of tiles.
@@ -39,7 +42,7 @@ impl Format {
     /// The number of inputs of a step.
     pub(super) fn step_inputs(self) -> usize {
         match self {
-            Self::Bf16 => 32,
+            Self::Bf16 | Self::Mxfp4 => 32,
             Self::Int8 | Self::Int4 => 64,
         }
     }
@@ -49,15 +52,21 @@ impl Format {
         match self {
             Self::Bf16 | Self::Int8 => STEP_LINES,
             Self::Int4 => INT4_STEP_LINES,
+            Self::Mxfp4 => MXFP4_STEP_LINES,
         }
     }
 
     /// The number of lines of a panel before its first step, which hold a scale for each output.
     fn num_scale_lines(self) -> usize {
         match self {
-            Self::Bf16 => 0,
+            Self::Bf16 | Self::Mxfp4 => 0,
             Self::Int8 | Self::Int4 => PANEL_OUTPUTS * size_of::<f32>() / size_of::<Line>(),
         }
+    }
+
+    /// True if x is rounded to bf16, and false if it is quantized to int8.
+    pub(super) fn rounds_to_bf16(self) -> bool {
+        matches!(self, Self::Bf16 | Self::Mxfp4)
     }
 
     fn num_steps(self, num_inputs: usize) -> usize {
@@ -80,6 +89,9 @@ impl TiledWeight {
             }),
             Format::Int8 | Format::Int4 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
                 isa.run(PackIntegers { format, panel, rows: rows.chunks(num_inputs) });
+            }),
+            Format::Mxfp4 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
+                isa.run(PackMxfp4 { panel, rows: rows.chunks(num_inputs) });
             }),
         }
         Self { format, sizes: stored.sizes, lines }
@@ -118,10 +130,14 @@ impl TiledWeight {
     pub(super) fn copy_row(&self, output: usize, row: &mut [f32]) {
         let (scales, steps) = self.panel(output / PANEL_OUTPUTS);
         let output = output % PANEL_OUTPUTS;
-        if self.format == Format::Int4 {
-            int4::copy_row(steps, output, row);
-            let scale = scale(scales, output);
-            return row.iter_mut().for_each(|weight| *weight *= scale);
+        match self.format {
+            Format::Int4 => {
+                int4::copy_row(steps, output, row);
+                let scale = scale(scales, output);
+                return row.iter_mut().for_each(|weight| *weight *= scale);
+            }
+            Format::Mxfp4 => return mxfp4::copy_row(steps, output, row),
+            Format::Bf16 | Format::Int8 => {}
         }
         let (first_line, column) = (output / TILE_SIZE * TILE_SIZE, output % TILE_SIZE);
         let words = steps.chunks_exact(STEP_LINES).flat_map(|step| &step[first_line..][..TILE_SIZE]);
@@ -131,7 +147,7 @@ impl TiledWeight {
                 let values = words.flat_map(|word| [word << 16, word & 0xffff_0000].map(f32::from_bits));
                 row.iter_mut().zip(values).for_each(|(weight, value)| *weight = value);
             }
-            Format::Int8 | Format::Int4 => {
+            Format::Int8 | Format::Int4 | Format::Mxfp4 => {
                 let scale = scale(scales, output);
                 let values = words.flat_map(|word| word.to_le_bytes().map(u8::cast_signed));
                 row.iter_mut().zip(values).for_each(|(weight, value)| *weight = f32::from(value) * scale);
@@ -162,9 +178,26 @@ impl Kernel for PackIntegers<'_> {
         for (output, row) in self.rows.enumerate() {
             let scale = match self.format {
                 Format::Int4 => int4::pack(steps, output, row),
-                Format::Int8 | Format::Bf16 => pack_int8(steps, output, row),
+                Format::Int8 | Format::Bf16 | Format::Mxfp4 => pack_int8(steps, output, row),
             };
             scales[output / TILE_SIZE].0[output % TILE_SIZE] = scale.to_bits();
+        }
+    }
+}
+
+/// The rows of a panel that are to be packed as MXFP4.
+struct PackMxfp4<'a> {
+    panel: &'a mut [Line],
+    rows: Chunks<'a, f32>,
+}
+
+impl Kernel for PackMxfp4<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        for (output, row) in self.rows.enumerate() {
+            mxfp4::pack(self.panel, output, row);
         }
     }
 }

@@ -15,8 +15,9 @@ impl Graph {
         };
         let of_nodes = self.nodes().iter().map(|node| match (&node.op, node.operands.as_slice()) {
             (Op::Linear, [_, weight, ..]) => shape_of(weight).iter().product(),
-            (Op::Experts(spec), [_, _, matrices @ ..]) => {
-                let of_expert = matrices.iter().map(|matrix| shape_of(matrix)[1..].iter().product::<usize>());
+            (Op::Experts(spec), [_, _, gate, up, down, ..]) => {
+                let of_expert =
+                    [gate, up, down].into_iter().map(|matrix| shape_of(matrix)[1..].iter().product::<usize>());
                 spec.num_chosen * of_expert.sum::<usize>()
             }
             _ => 0,
@@ -48,8 +49,9 @@ mod tests {
         let chosen = graph.route(scores, RouterSpec { num_chosen: 2, is_normalised: true }).unwrap(); // [tokens, 3]
         let [gate, up] = ["gate", "up"].map(|name| weight(&mut graph, name, &[3, 5, 4]));
         let down = weight(&mut graph, "down", &[3, 4, 5]);
-        let spec = ExpertsSpec { num_chosen: 2, activation: Activation::Silu };
-        graph.experts([x, chosen], [gate, up, down], spec).unwrap(); // [tokens, 4]
+        let spec = ExpertsSpec { num_chosen: 2, gating: Activation::Silu.into() };
+        let [wide, narrow] = [5, 4].map(|len| weight(&mut graph, &format!("bias of {len}"), &[3, len]));
+        graph.experts([x, chosen], [gate, up, down], Some([wide, wide, narrow]), spec).unwrap(); // [tokens, 4]
         assert_eq!(graph.multiply_adds(), 3 * 4 + 2 * 3 * 5 * 4);
     }
 }

@@ -20,13 +20,13 @@ mod weight;
 use std::sync::Arc;
 
 pub use op::{
-    Activation, AttentionSpec, Binary, CONTEXT_SEED_FACTOR, ExpertsSpec, Input, Op, Pairing, RotarySpec, RouterSpec,
-    TokenScope, Unary,
+    Activation, AttentionSpec, Binary, CONTEXT_SEED_FACTOR, Clamp, ExpertsSpec, Gating, Input, Op, Pairing, RotarySpec,
+    RouterSpec, TokenScope, Unary,
 };
 pub use quantized::quantized;
 pub use shape::{DType, Dim, GraphError, Shape};
 pub use state::{Extent, Numbers, StateBytes, StateId, StateSpec, TOKEN_HISTORY};
-pub use weight::{Partition, Quantization, Section, Source, WeightPart, WeightSpec};
+pub use weight::{Partition, Quantization, Section, Source, Stride, WeightPart, WeightSpec};
 
 /// The result of a node of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -81,10 +81,16 @@ impl Graph {
         Ok(self.push_like(op, vec![x, positions], x)) // [tokens, heads, head_dim]
     }
 
-    /// [`Op::PagedAttention`] of queries `[tokens, heads, head_dim]`, keys `[tokens, kv_heads, head_dim]` and values
-    /// `[tokens, kv_heads, value_dim]`.
-    pub fn paged_attention(&mut self, [q, k, v]: [Value; 3], spec: AttentionSpec) -> Result<Value, GraphError> {
+    /// [`Op::PagedAttention`] of queries `[tokens, heads, head_dim]`, keys `[tokens, kv_heads, head_dim]`, values
+    /// `[tokens, kv_heads, value_dim]` and, if there are any, sinks `[heads]`.
+    pub fn paged_attention(
+        &mut self,
+        [q, k, v]: [Value; 3],
+        sinks: Option<Value>,
+        spec: AttentionSpec,
+    ) -> Result<Value, GraphError> {
         let op = Op::PagedAttention(spec);
+        let operands: Vec<Value> = [q, k, v].into_iter().chain(sinks).collect();
         let is_valid = match (self.dims(q), self.dims(k), self.dims(v)) {
             (
                 [Dim::Tokens, Dim::Fixed(heads), head_dim],
@@ -106,15 +112,17 @@ impl Graph {
             Op::PagedAttention(other) => is_beside(other),
             _ => true,
         });
-        let is_valid = is_valid && are_pairs && spec.window != Some(0);
+        let is_sink = |sinks: Value| self.dims(sinks) == &self.dims(q)[1..2] && self.dtype(sinks).is_float();
+        let is_valid = is_valid && are_pairs && spec.window != Some(0) && sinks.is_none_or(is_sink);
         let is_valid = is_valid && is_kept(k, spec.keys) && is_kept(v, spec.values);
-        let expected = "[tokens, heads, head_dim], [tokens, kv_heads, head_dim] and [tokens, kv_heads, value_dim] \
-                        with the sizes of the states, heads a multiple of kv_heads, a window of at least 1 and at \
-                        most that of the states, and the same pair of keys and values wherever one of them is used";
-        self.require(is_valid, &op, &[q, k, v], expected)?;
+        let expected = "[tokens, heads, head_dim], [tokens, kv_heads, head_dim], [tokens, kv_heads, value_dim] and \
+                        maybe sinks [heads], with the sizes of the states, heads a multiple of kv_heads, a window of \
+                        at least 1 and at most that of the states, and the same pair of keys and values wherever one \
+                        of them is used";
+        self.require(is_valid, &op, &operands, expected)?;
         let shape = self.node(q).shape.with_last(self.dims(v)[2]);
         let dtype = self.dtype(q);
-        Ok(self.push(op, vec![q, k, v], shape, dtype)) // [tokens, heads, value_dim]
+        Ok(self.push(op, operands, shape, dtype)) // [tokens, heads, value_dim]
     }
 
     /// [`Op::RunningSum`] of x `[tokens, n]`.
@@ -174,15 +182,20 @@ impl Graph {
         Ok(self.push_like(op, vec![scores], scores)) // [tokens, experts]
     }
 
-    /// [`Op::Experts`] of x `[tokens, hidden]` and `mixture` `[tokens, experts]`, with the matrices gate, up and down.
+    /// [`Op::Experts`] of x `[tokens, hidden]` and `mixture` `[tokens, experts]`, with the matrices gate, up and down
+    /// and, if there are any, the biases of all three.
     pub fn experts(
         &mut self,
         [x, mixture]: [Value; 2],
         [gate, up, down]: [Value; 3],
+        biases: Option<[Value; 3]>,
         spec: ExpertsSpec,
     ) -> Result<Value, GraphError> {
         let op = Op::Experts(spec);
-        let operands = [x, mixture, gate, up, down];
+        let operands: Vec<Value> =
+            [x, mixture, gate, up, down].into_iter().chain(biases.into_iter().flatten()).collect();
+        let is_bias =
+            |(bias, matrix): (Value, Value)| self.dims(bias) == &self.dims(matrix)[..2] && self.dtype(bias).is_float();
         let fits = match (self.dims(x), self.dims(gate), self.dims(down)) {
             ([_, hidden], [experts, intermediate, inputs], [other_experts, outputs, features]) => {
                 let is_square = hidden == inputs && hidden == outputs && intermediate == features;
@@ -191,9 +204,11 @@ impl Graph {
             _ => false,
         };
         let fits = fits && self.dims(mixture).len() == 2 && self.dims(mixture)[0] == self.dims(x)[0];
-        let expected = "[tokens, hidden], [tokens, experts], twice [experts, intermediate, hidden], [experts, hidden, intermediate]";
+        let fits = fits && biases.is_none_or(|biases| biases.into_iter().zip([gate, up, down]).all(is_bias));
+        let expected = "[tokens, hidden], [tokens, experts], twice [experts, intermediate, hidden], \
+                        [experts, hidden, intermediate], and maybe the biases of the three, [experts, outputs]";
         self.require(fits && self.dtype(x) == DType::F32, &op, &operands, expected)?;
-        Ok(self.push_like(op, operands.to_vec(), x)) // [tokens, hidden]
+        Ok(self.push_like(op, operands, x)) // [tokens, hidden]
     }
 
     /// [`Op::Reshape`]: keeps the first dimension of x and replaces all other dimensions by `sizes`.

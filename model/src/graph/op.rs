@@ -41,7 +41,9 @@ pub enum Op {
     Rotary(Arc<RotarySpec>),
     /// q `[tokens, heads, head_dim]`, k `[tokens, kv_heads, head_dim]`, v `[tokens, kv_heads, value_dim]` →
     /// `[tokens, heads, value_dim]`. Writes k and v to the states of the KV cache that the spec names, then attends
-    /// causally to the row's context, or to its last tokens if there is a window.
+    /// causally to the row's context, or to its last tokens if there is a window. An optional fourth operand is the
+    /// sinks `[heads]`: the sink of a head takes part in the softmax like the score, neither scaled nor capped, of a
+    /// key whose value is zero.
     PagedAttention(AttentionSpec),
     /// x `[tokens, n]` → the sum of each token's x and those of all earlier tokens of its row, `[tokens, n]`: the
     /// cumulative sum that linear recurrences need. The state keeps `[n]` for each slot, the sum of the row so far.
@@ -56,7 +58,8 @@ pub enum Op {
     Route(RouterSpec),
     /// x `[tokens, hidden]`, weights `[tokens, experts]`, gate and up `[experts here, intermediate, hidden]`, down
     /// `[experts here, hidden, intermediate]` → the sum of weight · down(f(gate x) · up x) over the experts of this
-    /// rank.
+    /// rank, or with another product that [`Gating`] describes. If there are three more operands, they are the biases
+    /// of the outputs of gate, up and down, `[experts here, intermediate]` twice and `[experts here, hidden]`.
     Experts(ExpertsSpec),
     /// x → the same elements with other dimensions after the first.
     Reshape,
@@ -179,11 +182,28 @@ pub struct RouterSpec {
 }
 
 /// The networks of the experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertsSpec {
     /// The maximum number of experts whose weight for a token is not 0.
     pub num_chosen: usize,
+    pub gating: Gating,
+}
+
+/// The product of a gated network: `f(gate) · up`, or with a clamp
+/// `f(min(gate, limit)) · (clamp(up, -limit, limit) + offset)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gating {
     pub activation: Activation,
+    pub clamp: Option<Clamp>,
+}
+
+/// The bounds of gate and up in [`Gating`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Clamp {
+    /// A positive number.
+    pub limit: f32,
+    /// The number that is added to the clamped up.
+    pub offset: f32,
 }
 
 /// Activation functions of feed-forward networks, and functions that bound a value.
@@ -195,6 +215,8 @@ pub enum Activation {
     Gelu,
     /// The approximation of `Gelu` by a hyperbolic tangent.
     GeluTanh,
+    /// The approximation of `Gelu` by a sigmoid: `x / (1 + e^(-1.702 x))`
+    QuickGelu,
     /// `max(x, 0)²`
     SquaredRelu,
     /// `1 / (1 + e^-x)`
@@ -230,6 +252,12 @@ pub enum TokenScope {
     Generated,
 }
 
+impl From<Activation> for Gating {
+    fn from(activation: Activation) -> Self {
+        Self { activation, clamp: None }
+    }
+}
+
 impl Op {
     /// Returns the name in messages and printed graphs.
     pub fn name(&self) -> &'static str {
@@ -249,12 +277,14 @@ impl Op {
             Self::Activate(Activation::Silu) => "silu",
             Self::Activate(Activation::Gelu) => "gelu",
             Self::Activate(Activation::GeluTanh) => "gelu_tanh",
+            Self::Activate(Activation::QuickGelu) => "quick_gelu",
             Self::Activate(Activation::SquaredRelu) => "squared_relu",
             Self::Activate(Activation::Sigmoid) => "sigmoid",
             Self::Activate(Activation::Tanh) => "tanh",
             Self::Gated(Activation::Silu) => "silu_mul",
             Self::Gated(Activation::Gelu) => "gelu_mul",
             Self::Gated(Activation::GeluTanh) => "gelu_tanh_mul",
+            Self::Gated(Activation::QuickGelu) => "quick_gelu_mul",
             Self::Gated(Activation::SquaredRelu) => "squared_relu_mul",
             Self::Gated(Activation::Sigmoid) => "sigmoid_mul",
             Self::Gated(Activation::Tanh) => "tanh_mul",

@@ -5,7 +5,9 @@
 
 use std::fmt;
 
-use super::{AttentionSpec, Extent, Graph, Input, Node, Numbers, Op, Pairing, RotarySpec, StateSpec};
+use super::{
+    AttentionSpec, Clamp, ExpertsSpec, Extent, Graph, Input, Node, Numbers, Op, Pairing, RotarySpec, StateSpec,
+};
 
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,7 +61,7 @@ impl fmt::Display for Node {
             Op::PagedAttention(spec) => write_attention(f, spec)?,
             Op::RunningSum(state) => write!(f, " state={}", state.index())?,
             Op::Route(spec) => write!(f, " chosen={} normalised={}", spec.num_chosen, spec.is_normalised)?,
-            Op::Experts(spec) => write!(f, " chosen={} {:?}", spec.num_chosen, spec.activation)?,
+            Op::Experts(spec) => write_experts(f, *spec)?,
             Op::TokenCounts { scope, vocab_size: _ } => write!(f, " {scope:?}")?,
             Op::CurrentTokens
             | Op::Embedding
@@ -106,6 +108,11 @@ fn write_rotary(f: &mut fmt::Formatter<'_>, spec: &RotarySpec) -> fmt::Result {
         Pairing::Halves => Ok(()),
         Pairing::Neighbours => f.write_str(" neighbours"),
     }
+}
+
+fn write_experts(f: &mut fmt::Formatter<'_>, spec: ExpertsSpec) -> fmt::Result {
+    write!(f, " chosen={} {:?}", spec.num_chosen, spec.gating.activation)?;
+    spec.gating.clamp.map_or(Ok(()), |Clamp { limit, offset }| write!(f, " limit={limit} offset={offset}"))
 }
 
 fn write_attention(f: &mut fmt::Formatter<'_>, spec: &AttentionSpec) -> fmt::Result {

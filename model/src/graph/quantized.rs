@@ -42,7 +42,7 @@ fn matrices(graph: &Graph, rounding: Rounding) -> Vec<(&WeightSpec, Option<Round
             match (&node.op, position) {
                 (Op::Linear, 1) if chooses(graph, index) => matrices.push((spec, None)),
                 (Op::Linear, 1) if spec.partition == Partition::Vocab => matrices.push((spec, Some(of_head(rounding)))),
-                (Op::Linear, 1) | (Op::Experts(_), 2..) => matrices.push((spec, Some(rounding))),
+                (Op::Linear, 1) | (Op::Experts(_), 2..=4) => matrices.push((spec, Some(rounding))),
                 _ => {}
             }
         }
@@ -94,8 +94,10 @@ mod tests {
         let scores = decoder.linear(x, choice, None).unwrap();
         let mixture = decoder.route(scores, RouterSpec { num_chosen: 1, is_normalised: true }).unwrap();
         let experts = ["gate", "up", "down"].map(|name| weight(&mut decoder, name, &[2, 4, 4], Partition::Column));
-        let spec = ExpertsSpec { num_chosen: 1, activation: Activation::Silu };
-        decoder.experts([x, mixture], experts, spec).unwrap();
+        let spec = ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into() };
+        let biases = ["gate", "up", "down"]
+            .map(|name| weight(&mut decoder, &format!("bias of {name}"), &[2, 4], Partition::Column));
+        decoder.experts([x, mixture], experts, Some(biases), spec).unwrap();
         let mut head = Graph::default();
         let hidden = head.argument(0, Shape::new([Dim::Rows, Dim::Fixed(4)]), DType::F32);
         let table = weight(&mut head, "table", &[9, 4], Partition::Vocab);
@@ -121,6 +123,9 @@ mod tests {
                 ("gate", Some(rounding)),
                 ("up", Some(rounding)),
                 ("down", Some(rounding)),
+                ("bias of gate", None),
+                ("bias of up", None),
+                ("bias of down", None),
             ];
             assert_eq!(found(&decoder), expected.map(|(name, rounding)| (name.to_owned(), rounding)));
             assert_eq!(found(&head), [("table".to_owned(), Some(of_head))]);

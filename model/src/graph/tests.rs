@@ -57,10 +57,33 @@ fn attention_checks_its_heads() {
     let q = graph.reshape(x, &[6, 16]).unwrap();
     let three = graph.reshape(x, &[3, 32]).unwrap();
     let [six_heads, three_heads] = [[6, 16], [3, 32]].map(|shape| spec(&mut graph, &shape));
-    assert!(graph.paged_attention([q, q, q], six_heads).is_ok());
-    assert!(graph.paged_attention([q, q, q], three_heads).is_err());
-    assert!(graph.paged_attention([q, three, three], three_heads).is_err());
+    assert!(graph.paged_attention([q, q, q], None, six_heads).is_ok());
+    assert!(graph.paged_attention([q, q, q], None, three_heads).is_err());
+    assert!(graph.paged_attention([q, three, three], None, three_heads).is_err());
     assert!(graph.reshape(x, &[5, 16]).is_err());
+    let [fitting, other] = [6, 3].map(|heads| weight(&mut graph, &[heads]));
+    let attended = graph.paged_attention([q, q, q], Some(fitting), six_heads).unwrap();
+    assert_eq!(graph.node(attended).operands, [q, q, q, fitting]);
+    let error = graph.paged_attention([q, q, q], Some(other), six_heads).unwrap_err().to_string();
+    assert!(error.contains("[3] bfloat16") && error.contains("and maybe sinks [heads]"), "{error}");
+}
+
+#[test]
+fn experts_check_their_biases() {
+    let mut graph = Graph::default();
+    let x = hidden(&mut graph, 4);
+    let mixture = graph.argument(1, Shape::new([Dim::Tokens, Dim::Fixed(3)]), DType::F32);
+    let [inward, outward] = [[3, 6, 4], [3, 4, 6]].map(|shape| weight(&mut graph, &shape));
+    let [wide, narrow] = [6, 4].map(|len| weight(&mut graph, &[3, len]));
+    let matrices = [inward, inward, outward];
+    let gating = Gating { activation: Activation::QuickGelu, clamp: Some(Clamp { limit: 7.0, offset: 1.0 }) };
+    let spec = ExpertsSpec { num_chosen: 2, gating };
+    let made = graph.experts([x, mixture], matrices, Some([wide, wide, narrow]), spec).unwrap();
+    let printed = graph.node(made).to_string();
+    let expected = "experts %0, %1, %2, %2, %3, %4, %4, %5 chosen=2 QuickGelu limit=7 offset=1 : [tokens, 4] float32";
+    assert_eq!(printed, expected);
+    let error = graph.experts([x, mixture], matrices, Some([wide, narrow, narrow]), spec).unwrap_err().to_string();
+    assert!(error.ends_with("and maybe the biases of the three, [experts, outputs]"), "{error}");
 }
 
 #[test]
@@ -72,11 +95,11 @@ fn values_have_a_width_of_their_own_and_stand_beside_their_keys() {
     let [keys, values, other_values] = [("keys", 24), ("values", 16), ("other values", 16)]
         .map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[2, dim], None)));
     let spec = AttentionSpec { keys, values, scale: 1.0, window: None, soft_cap: None };
-    let attended = graph.paged_attention([q, k, v], spec).unwrap();
+    let attended = graph.paged_attention([q, k, v], None, spec).unwrap();
     assert_eq!(graph.node(attended).shape.to_string(), "[tokens, 4, 16]");
-    assert!(graph.paged_attention([q, k, v], spec).is_ok());
-    assert!(graph.paged_attention([q, k, other_v], spec).is_err());
-    assert!(graph.paged_attention([q, k, v], AttentionSpec { values: other_values, ..spec }).is_err());
+    assert!(graph.paged_attention([q, k, v], None, spec).is_ok());
+    assert!(graph.paged_attention([q, k, other_v], None, spec).is_err());
+    assert!(graph.paged_attention([q, k, v], None, AttentionSpec { values: other_values, ..spec }).is_err());
 }
 
 #[test]
@@ -98,7 +121,7 @@ fn attention_reads_no_more_of_a_state_than_it_says() {
             graph.state(&StateSpec::of_tokens(name, &[6, 16], of_states))
         });
         let spec = AttentionSpec { keys, values, scale: 1.0, window: of_attention, soft_cap: None };
-        assert_eq!(graph.paged_attention([q, q, q], spec).is_ok(), is_valid, "{of_states:?}, {of_attention:?}");
+        assert_eq!(graph.paged_attention([q, q, q], None, spec).is_ok(), is_valid, "{of_states:?}, {of_attention:?}");
     }
 }
 

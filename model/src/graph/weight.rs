@@ -39,6 +39,9 @@ pub enum Source {
     Transposed { tensor: String, section: Option<Section> },
     /// Tensors of one shape, stacked along a new first dimension.
     Stack(Vec<String>),
+    /// Some columns of the matrices `[in, out]`, or of the vectors `[out]`, of all experts, which are one tensor
+    /// `[experts, in, out]` or `[experts, out]`. The weight's matrices are `[out, in]`.
+    Columns { tensor: String, columns: Stride },
 }
 
 /// The storage of matrices in the checkpoint, according to config.json. A tensor of floats is read as floats in any
@@ -55,6 +58,8 @@ pub enum Quantization {
     Gptq { num_bits: usize, zero_offset: u32 },
     /// Integers of 4 bits, as AWQ stores them.
     Awq,
+    /// The matrices of experts as floats of 4 bits with a scale for each block of 32, as OpenAI publishes gpt-oss.
+    Mxfp4,
     /// Packed signed integers, as compressed-tensors stores them.
     Packed { num_bits: usize },
 }
@@ -66,6 +71,13 @@ pub struct Section {
     pub(crate) num_groups: usize,
     pub(crate) group_rows: usize,
     pub(crate) first: usize,
+}
+
+/// Every `step`-th column from the column `first` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stride {
+    pub first: usize,
+    pub step: usize,
 }
 
 /// The way in which the ranks of a model share a weight.
@@ -126,7 +138,9 @@ impl WeightSpec {
     pub(crate) fn tensors(&self) -> &[String] {
         match &self.source {
             Source::Whole => std::slice::from_ref(&self.name),
-            Source::Section { tensor, .. } | Source::Transposed { tensor, .. } => std::slice::from_ref(tensor),
+            Source::Section { tensor, .. } | Source::Transposed { tensor, .. } | Source::Columns { tensor, .. } => {
+                std::slice::from_ref(tensor)
+            }
             Source::Stack(tensors) => tensors,
         }
     }
@@ -142,6 +156,10 @@ impl WeightSpec {
                 shape.reverse();
             }
             Source::Stack(_) => _ = shape.remove(0),
+            Source::Columns { columns, .. } => {
+                shape[1] *= columns.step;
+                shape[1..].reverse();
+            }
         }
         shape
     }

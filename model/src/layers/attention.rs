@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use super::{HeadsError, HeadsNorm, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
-use crate::graph::{AttentionSpec, Graph, GraphError, Input, RotarySpec, StateId, StateSpec, Value};
+use crate::graph::{
+    AttentionSpec, Graph, GraphError, Input, Partition, RotarySpec, StateId, StateSpec, Value, WeightSpec,
+};
 
 /// The dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and the options in which models differ.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +25,8 @@ pub(crate) struct AttentionForm {
     pub(crate) scale: f32,
     /// If set, scores become `cap · tanh(score / cap)`.
     pub(crate) soft_cap: Option<f32>,
+    /// True if each head has a sink: a learned score, without a value, that takes part in the softmax.
+    pub(crate) has_sinks: bool,
 }
 
 /// The normalisation of queries and keys before their rotation.
@@ -57,6 +61,8 @@ pub(crate) struct AttentionScopes {
     pub(crate) o: WeightScope,
     pub(crate) q_norm: WeightScope,
     pub(crate) k_norm: WeightScope,
+    /// The scope of the tensor `sinks`.
+    pub(crate) sinks: WeightScope,
 }
 
 /// A self-attention layer: `o(attention(rotary(norm(q(x))), rotary(norm(k(x))), v(x)))`.
@@ -70,6 +76,8 @@ pub(crate) struct SelfAttention {
     o: Linear,
     q_norm: HeadNorms,
     k_norm: HeadNorms,
+    /// `[heads]`
+    sinks: Option<WeightSpec>,
 }
 
 #[derive(Debug, Clone)]
@@ -104,6 +112,7 @@ impl SelfAttention {
             o: Linear::row(&scopes.o, outward),
             q_norm: HeadNorms::new(&scopes.q_norm, form.norm, [num_attention_heads, head_dim]),
             k_norm: HeadNorms::new(&scopes.k_norm, form.norm, [num_key_value_heads, head_dim]),
+            sinks: form.has_sinks.then(|| scopes.sinks.weight("sinks", &[num_attention_heads], Partition::Column)),
         })
     }
 
@@ -120,7 +129,8 @@ impl SelfAttention {
         let AttentionForm { scale, soft_cap, .. } = self.form;
         let [keys, values] = [("keys", k), ("values", v)].map(|(name, value)| self.state(graph, name, value));
         let spec = AttentionSpec { keys, values, scale, window: self.layer.window, soft_cap };
-        let attended = graph.paged_attention([q, k, v], spec)?; // [tokens, heads, head_dim]
+        let sinks = self.sinks.as_ref().map(|sinks| graph.weight(sinks)); // [heads]
+        let attended = graph.paged_attention([q, k, v], sinks, spec)?; // [tokens, heads, head_dim]
         let attended = graph.reshape(attended, &[self.q.num_local_outputs()])?; // [tokens, heads * head_dim]
         self.o.apply(graph, attended) // [tokens, hidden]
     }

@@ -4,7 +4,9 @@
 //! of all ranks are added. A model may add a shared expert, a network that every token passes.
 
 use super::{GatedMlp, Linear, LinearSize, MlpSize, WeightScope};
-use crate::graph::{Activation, Binary, ExpertsSpec, Graph, GraphError, Partition, RouterSpec, Value, WeightSpec};
+use crate::graph::{
+    Activation, Binary, ExpertsSpec, Gating, Graph, GraphError, Partition, RouterSpec, Stride, Value, WeightSpec,
+};
 
 /// Dimensions of [`Experts`].
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +19,18 @@ pub(crate) struct ExpertsSize {
     pub(crate) num_chosen: usize,
     /// True if the weights of the chosen experts are scaled to a sum of 1.
     pub(crate) is_normalised: bool,
-    pub(crate) activation: Activation,
+    pub(crate) gating: Gating,
+}
+
+/// The names of the router and of the experts' weights.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ExpertNames {
+    /// The router is `gate`. Expert 0 has the tensors `experts.0.gate.weight`, `experts.0.up.weight` and so on, with
+    /// these names of gate, up and down.
+    Each([&'static str; 3]),
+    /// The router is `router`, with a bias. One tensor has the matrices `[in, out]` of all experts: `gate_up_proj`,
+    /// whose columns are in turn an output of gate and one of up, and `down_proj`. All have biases.
+    Joined,
 }
 
 /// `Σ weight · expert(x)` over the chosen experts, plus `sigmoid(gate(x)) · shared(x)` if there is a shared expert.
@@ -28,6 +41,8 @@ pub(crate) struct Experts {
     gate: WeightSpec,
     up: WeightSpec,
     down: WeightSpec,
+    /// The biases of gate, up and down.
+    biases: Option<[WeightSpec; 3]>,
     shared: Option<SharedExpert>,
 }
 
@@ -38,30 +53,41 @@ struct SharedExpert {
 }
 
 impl Experts {
-    /// Returns a mixture of the networks `experts.0`, `experts.1` … of `scope`, with the router `gate` of `scope`. The
-    /// arguments `gate`, `up` and `down` are the names of the networks' matrices.
-    pub(crate) fn new(scope: &WeightScope, [gate, up, down]: [&str; 3], size: &ExpertsSize) -> Self {
+    /// Returns a mixture of the networks in `experts` of `scope`, with a router in `scope`.
+    pub(crate) fn new(scope: &WeightScope, names: ExpertNames, size: &ExpertsSize) -> Self {
         let ExpertsSize { hidden_size, intermediate_size, num_experts, .. } = *size;
         let experts = scope.child("experts");
-        let stack = |name: &str, shape: [usize; 2]| {
-            experts.stack(&format!("{name}.weight"), num_experts, &shape, Partition::Column)
+        let [inward, outward] = [[intermediate_size, hidden_size], [hidden_size, intermediate_size]];
+        let (router, [gate, up, down], biases) = match names {
+            ExpertNames::Each(names) => {
+                let stack = |(name, shape): (&str, [usize; 2])| {
+                    experts.stack(&format!("{name}.weight"), num_experts, &shape, Partition::Column)
+                };
+                let [gate, up, down] = names;
+                ("gate", [(gate, inward), (up, inward), (down, outward)].map(stack), None)
+            }
+            ExpertNames::Joined => {
+                let [gate, up] = [0, 1].map(|first| ("gate_up_proj", inward, Stride { first, step: 2 }));
+                let all = [gate, up, ("down_proj", outward, Stride { first: 0, step: 1 })];
+                let matrices = all.map(|(name, [outputs, inputs], columns)| {
+                    experts.columns(name, &[num_experts, outputs, inputs], columns)
+                });
+                let biases = all.map(|(name, [outputs, _], columns)| {
+                    experts.columns(&format!("{name}_bias"), &[num_experts, outputs], columns)
+                });
+                ("router", matrices, Some(biases))
+            }
         };
-        let router = LinearSize { num_inputs: hidden_size, num_outputs: num_experts, has_bias: false };
-        Self {
-            size: *size,
-            router: Linear::whole(&scope.child("gate"), router),
-            gate: stack(gate, [intermediate_size, hidden_size]),
-            up: stack(up, [intermediate_size, hidden_size]),
-            down: stack(down, [hidden_size, intermediate_size]),
-            shared: None,
-        }
+        let router_size = LinearSize { num_inputs: hidden_size, num_outputs: num_experts, has_bias: biases.is_some() };
+        let router = Linear::whole(&scope.child(router), router_size);
+        Self { size: *size, router, gate, up, down, biases, shared: None }
     }
 
     /// Returns the mixture with the shared expert `shared_expert` of `scope`, which is `intermediate_size` wide, and
     /// its gate `shared_expert_gate`.
     pub(crate) fn with_shared(self, scope: &WeightScope, intermediate_size: usize) -> Self {
-        let ExpertsSize { hidden_size, activation, .. } = self.size;
-        let size = MlpSize { hidden_size, intermediate_size, has_bias: false, activation };
+        let ExpertsSize { hidden_size, gating, .. } = self.size;
+        let size = MlpSize { hidden_size, intermediate_size, has_bias: false, activation: gating.activation };
         let [gate, up, down] =
             ["gate_proj", "up_proj", "down_proj"].map(|name| scope.child("shared_expert").child(name));
         let one = LinearSize { num_inputs: hidden_size, num_outputs: 1, has_bias: false };
@@ -74,11 +100,13 @@ impl Experts {
 
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
-        let ExpertsSize { num_chosen, is_normalised, activation, .. } = self.size;
+        let ExpertsSize { num_chosen, is_normalised, gating, .. } = self.size;
         let scores = self.router.apply(graph, x)?; // [tokens, experts]
         let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised })?; // [tokens, experts]
         let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|spec| graph.weight(spec)); // [experts, ..]
-        let part = graph.experts([x, mixture], [gate, up, down], ExpertsSpec { num_chosen, activation })?; // [tokens, hidden]
+        let biases = self.biases.as_ref().map(|biases| biases.each_ref().map(|spec| graph.weight(spec))); // [experts, ..]
+        let spec = ExpertsSpec { num_chosen, gating };
+        let part = graph.experts([x, mixture], [gate, up, down], biases, spec)?; // [tokens, hidden]
         let sum = if self.gate.num_ranks == 1 { part } else { graph.all_reduce(part)? }; // [tokens, hidden]
         let Some(SharedExpert { gate, mlp }) = &self.shared else { return Ok(sum) };
         let openness = gate.apply(graph, x)?; // [tokens, 1]

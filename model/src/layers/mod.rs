@@ -18,7 +18,7 @@ mod scope;
 
 pub(crate) use attention::{AttentionForm, AttentionLayer, AttentionScopes, QueryKeyNorm, SelfAttention};
 pub(crate) use embedding::Embedding;
-pub(crate) use experts::{Experts, ExpertsSize};
+pub(crate) use experts::{ExpertNames, Experts, ExpertsSize};
 pub(crate) use head::Head;
 pub(crate) use heads::{HeadsError, check_heads};
 pub(crate) use linear::{Linear, LinearSize};

@@ -6,7 +6,7 @@
 
 use numbers::FloatType;
 
-use crate::graph::{Partition, Section, Source, WeightSpec};
+use crate::graph::{Partition, Section, Source, Stride, WeightSpec};
 
 /// A prefix of weight names, such as `model.layers.3.self_attn`.
 #[derive(Debug, Clone)]
@@ -72,5 +72,14 @@ impl WeightScope {
             source: Source::Stack(tensors),
             rounding: None,
         }
+    }
+
+    /// Returns one weight `shape`, `[experts, out, in]` or `[experts, out]`: some columns of the tensor `name` of this
+    /// scope, `[experts, in, ..]` or `[experts, ..]`.
+    pub(crate) fn columns(&self, name: &str, shape: &[usize], columns: Stride) -> WeightSpec {
+        let whole = self.weight(name, shape, Partition::Column);
+        let Stride { first, step } = columns;
+        let weight = if step == 1 { whole.name.clone() } else { format!("{}[{first}::{step}]", whole.name) };
+        WeightSpec { source: Source::Columns { tensor: whole.name, columns }, name: weight, ..whole }
     }
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use numbers::FloatType;
 
 use super::{Config, Model, ModelError, rope_config};
-use crate::graph::{Activation, Graph, Input, Pairing, Partition, RotarySpec, Section, Value};
+use crate::graph::{Activation, Gating, Graph, Input, Pairing, Partition, RotarySpec, Section, Value};
 use crate::layers::{
-    AttentionForm, AttentionLayer, AttentionScopes, Embedding, Experts, ExpertsSize, GatedMlp, Head, Linear, MlpSize,
-    Norm, NormForm, PlainMlp, QueryKeyNorm, SelfAttention, WeightScope,
+    AttentionForm, AttentionLayer, AttentionScopes, Embedding, ExpertNames, Experts, ExpertsSize, GatedMlp, Head,
+    Linear, MlpSize, Norm, NormForm, PlainMlp, QueryKeyNorm, SelfAttention, WeightScope,
 };
 
 /// The description of a causal language model.
@@ -118,8 +118,8 @@ pub(super) struct LayerForm {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExpertsForm {
     pub(super) scope: &'static str,
-    /// The names of gate, up and down.
-    pub(super) names: [&'static str; 3],
+    pub(super) names: ExpertNames,
+    pub(super) gating: Gating,
     pub(super) intermediate_size: usize,
     pub(super) num_experts: usize,
     pub(super) num_chosen: usize,
@@ -204,6 +204,7 @@ impl Decoder {
                 norm: QueryKeyNorm::None,
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 soft_cap: None,
+                has_sinks: false,
             },
             projections: Projections::Separate,
             mlp: MlpSize {
@@ -370,17 +371,16 @@ impl Decoder {
             }
         };
         let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|name| scope.child(name));
-        AttentionScopes { q, k, v, o, q_norm, k_norm }
+        AttentionScopes { q, k, v, o, q_norm, k_norm, sinks: scope.clone() }
     }
 
     fn experts(&self, form: &ExpertsForm, scope: &WeightScope) -> Experts {
-        let ExpertsForm { scope: name, names, intermediate_size, num_experts, num_chosen, is_normalised, shared } =
-            *form;
-        let MlpSize { hidden_size, activation, .. } = self.mlp;
-        let size = ExpertsSize { hidden_size, intermediate_size, num_experts, num_chosen, is_normalised, activation };
-        let scope = scope.child(name);
-        let experts = Experts::new(&scope, names, &size);
-        match shared {
+        let ExpertsForm { intermediate_size, num_experts, num_chosen, is_normalised, gating, .. } = *form;
+        let hidden_size = self.mlp.hidden_size;
+        let size = ExpertsSize { hidden_size, intermediate_size, num_experts, num_chosen, is_normalised, gating };
+        let scope = scope.child(form.scope);
+        let experts = Experts::new(&scope, form.names, &size);
+        match form.shared {
             Some(width) => experts.with_shared(&scope, width),
             None => experts,
         }

@@ -7,6 +7,7 @@ use numbers::FloatType;
 
 use super::decoder::{Decoder, ExpertsForm};
 use super::{Config, Model, ModelError, neutral};
+use crate::layers::ExpertNames;
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
@@ -16,7 +17,8 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.set_windows(config, |_| has_window)?;
     decoder.experts = Some(ExpertsForm {
         scope: "block_sparse_moe",
-        names: ["w1", "w3", "w2"],
+        names: ExpertNames::Each(["w1", "w3", "w2"]),
+        gating: decoder.mlp.activation.into(),
         intermediate_size: decoder.mlp.intermediate_size,
         num_experts: config.size("num_local_experts")?,
         num_chosen: config.size("num_experts_per_tok")?,

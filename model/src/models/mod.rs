@@ -22,6 +22,7 @@ mod generation_config;
 mod gguf;
 mod gpt2;
 mod gpt_neox;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod mistral;
@@ -54,7 +55,7 @@ pub use quantization::read as quantization;
 type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelError>;
 
 /// Pairs of a Hugging Face architecture and its builder.
-const ARCHITECTURES: [(&str, Build); 24] = [
+const ARCHITECTURES: [(&str, Build); 25] = [
     ("ArceeForCausalLM", nemotron::build_arcee),
     ("Cohere2ForCausalLM", cohere::build_cohere2),
     ("CohereForCausalLM", cohere::build),
@@ -64,6 +65,7 @@ const ARCHITECTURES: [(&str, Build); 24] = [
     ("Gemma2ForCausalLM", gemma2::build),
     ("Gemma3ForCausalLM", gemma3::build),
     ("GemmaForCausalLM", gemma::build),
+    ("GptOssForCausalLM", gpt_oss::build),
     ("GraniteForCausalLM", granite::build),
     ("LlamaForCausalLM", llama::build),
     ("MinistralForCausalLM", mistral::build),

@@ -7,7 +7,7 @@
 use super::{Config, ModelError};
 
 /// Pairs of a key and its neutral value, as JSON text.
-const NEUTRAL: [(&str, &str); 43] = [
+const NEUTRAL: [(&str, &str); 45] = [
     ("add_cross_attention", "false"),
     ("alibi", "false"),
     ("attention_bias", "false"),
@@ -45,6 +45,8 @@ const NEUTRAL: [(&str, &str); 43] = [
     ("scale_attn_weights", "true"),
     ("sliding_window", "null"),
     ("sliding_window_pattern", "null"),
+    ("swiglu_alpha", "null"),
+    ("swiglu_limit", "null"),
     ("use_bias", "false"),
     ("use_bidirectional_attention", "false"),
     ("use_parallel_residual", "false"),

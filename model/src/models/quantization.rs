@@ -8,6 +8,7 @@
 //! | `fp8`, `fbgemm_fp8` | DeepSeek, Qwen; FBGEMM (Llama) |
 //! | `gptq` | AutoGPTQ, GPTQModel, AutoRound |
 //! | `awq` | AutoAWQ |
+//! | `mxfp4` | OpenAI (gpt-oss) |
 //! | `compressed-tensors` | llm-compressor: `float-quantized`, `int-quantized`, `naive-quantized`, `pack-quantized` |
 
 use serde_json::Value;
@@ -16,7 +17,7 @@ use super::{Config, ModelError};
 use crate::graph::Quantization;
 
 const KEY: &str = "quantization_config";
-const METHODS: &str = "fp8, fbgemm_fp8, gptq, awq or compressed-tensors";
+const METHODS: &str = "fp8, fbgemm_fp8, gptq, awq, mxfp4 or compressed-tensors";
 
 /// Reads `quantization_config`.
 ///
@@ -30,6 +31,7 @@ pub fn read(config: &Config) -> Result<Quantization, ModelError> {
         Some("fbgemm_fp8") => Ok(Quantization::Scaled { block: None }),
         Some("gptq") => gptq(&config),
         Some("awq") => awq(&config),
+        Some("mxfp4") => Ok(Quantization::Mxfp4),
         Some("compressed-tensors") => compressed_tensors(&config),
         Some("bitsandbytes") => {
             let instead = format!("{METHODS}, or the original checkpoint without quantization,");
@@ -135,6 +137,7 @@ mod tests {
                 Quantization::Gptq { num_bits: 4, zero_offset: 0 },
             ),
             (r#"{"quant_method": "awq", "bits": 4, "version": "GEMM"}"#, Quantization::Awq),
+            (r#"{"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}"#, Quantization::Mxfp4),
             (
                 r#"{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "symmetric": true}}}}"#,
                 Quantization::Packed { num_bits: 4 },
@@ -157,7 +160,7 @@ mod tests {
             )
         };
         let cases = [
-            (r#"{"quant_method": "bitsandbytes", "load_in_4bit": true}"#.to_owned(), "quant_method is bitsandbytes; only fp8, fbgemm_fp8, gptq, awq or compressed-tensors, or the original checkpoint without quantization, is supported"),
+            (r#"{"quant_method": "bitsandbytes", "load_in_4bit": true}"#.to_owned(), "quant_method is bitsandbytes; only fp8, fbgemm_fp8, gptq, awq, mxfp4 or compressed-tensors, or the original checkpoint without quantization, is supported"),
             (r#"{"quant_method": "aqlm"}"#.to_owned(), "quantization_config.quant_method is aqlm"),
             ("{}".to_owned(), "quantization_config.quant_method is null"),
             (r#"{"quant_method": "gptq", "bits": 3}"#.to_owned(), "quantization_config.bits is 3; only 4 or 8"),

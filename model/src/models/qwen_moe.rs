@@ -9,7 +9,7 @@ use numbers::FloatType;
 
 use super::decoder::{Decoder, ExpertsForm};
 use super::{Config, Model, ModelError, neutral, qwen2};
-use crate::layers::QueryKeyNorm;
+use crate::layers::{ExpertNames, QueryKeyNorm};
 
 /// Builds Qwen 2 with experts; see [`super::build`].
 pub(super) fn build_qwen2(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
@@ -43,7 +43,8 @@ fn set_experts(decoder: &mut Decoder, config: &Config, shared: Option<usize>) ->
     };
     decoder.experts = Some(ExpertsForm {
         scope: "mlp",
-        names: ["gate_proj", "up_proj", "down_proj"],
+        names: ExpertNames::Each(["gate_proj", "up_proj", "down_proj"]),
+        gating: decoder.mlp.activation.into(),
         intermediate_size: config.size("moe_intermediate_size")?,
         num_experts,
         num_chosen: config.size("num_experts_per_tok")?,

@@ -10,9 +10,13 @@ use std::sync::OnceLock;
 
 use numbers::{FloatType, floats};
 
+use super::encoding::Encoded;
 use super::pages::Pages;
 use super::tensor::{Reader, StoredTensor};
-use crate::graph::{Section, Source, WeightPart, WeightSpec};
+use crate::graph::{Section, Source, Stride, WeightPart, WeightSpec};
+
+/// The number of inputs of a matrix that are transposed together, so that reads and writes share cache lines.
+const INPUTS_TOGETHER: usize = 32;
 
 /// The part of a weight that a rank has. Rows are read when they are requested.
 #[derive(Debug)]
@@ -45,6 +49,8 @@ enum Layout {
     Columns { section: Section, len: usize },
     /// Each row is a tensor of its own.
     Stack,
+    /// Each row consists of some columns of a matrix `[num_inputs, ..]`, which are its `num_outputs` outputs.
+    Experts { columns: Stride, num_outputs: usize, num_inputs: usize },
 }
 
 /// Some rows of a part, that is, some indices of its first dimension.
@@ -84,6 +90,9 @@ impl<'a> TensorPart<'a> {
             Layout::Rows if dim == 0 => {}
             Layout::Rows | Layout::Section { .. } | Layout::Stack => return self.gather(rows),
             Layout::Columns { section, len } => return self.gather_columns(rows, section, len),
+            Layout::Experts { columns, num_outputs, num_inputs } => {
+                return self.gather_experts(rows, columns, [num_outputs, num_inputs]);
+            }
         }
         let Some(tensor) = self.tensors[0].floats() else {
             return self.gather(rows);
@@ -96,6 +105,11 @@ impl<'a> TensorPart<'a> {
         let padded = || [stored, &vec![0; num_bytes - stored.len()]].concat();
         let bytes = if stored.len() == num_bytes { Cow::Borrowed(stored) } else { Cow::Owned(padded()) };
         TensorRows { bytes, _pages: Some(pages) }
+    }
+
+    /// True if the checkpoint stores the elements in MXFP4.
+    pub fn is_mxfp4(&self) -> bool {
+        self.tensors.iter().all(|tensor| matches!(tensor, StoredTensor::Encoded(Encoded::Mxfp4(_))))
     }
 
     /// Returns the index of the first tensor in which an infinity or a NaN was read, if there is one.
@@ -160,10 +174,48 @@ impl<'a> TensorPart<'a> {
         TensorRows { bytes: Cow::Owned(gathered), _pages: None }
     }
 
+    /// Reads the matrices of some experts, one per row. Rows beyond the weight are zeros.
+    fn gather_experts(
+        &self,
+        rows: Range<usize>,
+        columns: Stride,
+        [num_outputs, num_inputs]: [usize; 2],
+    ) -> TensorRows<'a> {
+        let WeightPart { dim: _, start, len, padding: _ } = self.part;
+        let size = self.element_bytes();
+        let stored_outputs = num_outputs * columns.step;
+        let mut gathered = vec![0; rows.len() * self.row_len * size];
+        let mut floats = Vec::new();
+        for (row, to) in rows.zip(gathered.chunks_exact_mut(self.row_len * size)).filter(|(row, _)| *row < len) {
+            let expert = start + row;
+            match &self.tensors[0] {
+                StoredTensor::Floats { pages, .. } => {
+                    let matrix_bytes = num_inputs * stored_outputs * size;
+                    let matrix = pages.part(expert * matrix_bytes..(expert + 1) * matrix_bytes);
+                    match size {
+                        2 => transpose::<2>(matrix.bytes(), columns, [stored_outputs, num_inputs], to),
+                        _ => transpose::<4>(matrix.bytes(), columns, [stored_outputs, num_inputs], to),
+                    }
+                }
+                StoredTensor::Encoded(matrices) => {
+                    for (output, to) in to.chunks_exact_mut(num_inputs * size).enumerate() {
+                        let stored_row = expert * stored_outputs + columns.first + output * columns.step;
+                        floats.clear();
+                        matrices.read(stored_row..stored_row + 1, &mut floats);
+                        let values = to.as_chunks_mut().0.iter_mut().zip(&floats);
+                        values.for_each(|(to, value)| *to = value.to_le_bytes());
+                    }
+                }
+            }
+        }
+        self.check(0, &gathered);
+        TensorRows { bytes: Cow::Owned(gathered), _pages: None }
+    }
+
     /// Returns the index of the tensor that contains a row of the weight, and the row's first element in it.
     fn place(&self, row: usize) -> (usize, usize) {
         let (tensor, row) = match self.layout {
-            Layout::Rows | Layout::Columns { .. } => (0, row),
+            Layout::Rows | Layout::Columns { .. } | Layout::Experts { .. } => (0, row),
             Layout::Section { section, len } => (0, section.row(row, len)),
             Layout::Stack => (row, 0),
         };
@@ -193,6 +245,24 @@ impl Layout {
                 Self::Columns { section, len: num_rows / section.num_groups }
             }
             Source::Stack(_) => Self::Stack,
+            Source::Columns { columns, .. } => {
+                let num_inputs = spec.shape.get(2).copied().unwrap_or(1);
+                Self::Experts { columns: *columns, num_outputs: spec.shape[1], num_inputs }
+            }
+        }
+    }
+}
+
+/// Writes some columns of a matrix `[inputs, outputs]` of elements of `SIZE` bytes to `to`, as rows.
+fn transpose<const SIZE: usize>(stored: &[u8], columns: Stride, [num_outputs, num_inputs]: [usize; 2], to: &mut [u8]) {
+    let (stored, to) = (stored.as_chunks::<SIZE>().0, to.as_chunks_mut::<SIZE>().0);
+    for first in (0..num_inputs).step_by(INPUTS_TOGETHER) {
+        let inputs = first..(first + INPUTS_TOGETHER).min(num_inputs);
+        for (output, to) in to.chunks_exact_mut(num_inputs).enumerate() {
+            let column = columns.first + output * columns.step;
+            for (to, input) in to[inputs.clone()].iter_mut().zip(inputs.clone()) {
+                *to = stored[input * num_outputs + column];
+            }
         }
     }
 }

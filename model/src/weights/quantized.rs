@@ -3,9 +3,10 @@
 //! Entry point: [`find`]. The checkpoint's [`Quantization`] determines the names, and the shapes of the tensors
 //! determine the sizes of groups.
 
+use numbers::mxfp4;
 use safetensors::Dtype;
 
-use super::encoding::{Encoded, Integers, Packing, Scaled, ScaledType, Words, zeros};
+use super::encoding::{Encoded, Integers, Mxfp4, Packing, Scaled, ScaledType, Words, zeros};
 use super::{Checkpoint, StoredType, TensorPlace, WeightsError};
 use crate::graph::Quantization;
 
@@ -18,17 +19,41 @@ pub(super) fn find<'a>(
     name: &str,
     shape: &[usize],
 ) -> Result<Option<Encoded<'a>>, WeightsError> {
+    if checkpoint.quantization == Quantization::Mxfp4 {
+        return in_blocks(checkpoint, name, shape);
+    }
     let (Some(base), [num_rows, num_columns]) = (name.strip_suffix(".weight"), shape) else {
         return Ok(None);
     };
     let matrix = Matrix { checkpoint, base, num_rows: *num_rows, num_columns: *num_columns };
     match checkpoint.quantization {
-        Quantization::None => Ok(None),
+        Quantization::None | Quantization::Mxfp4 => Ok(None),
         Quantization::Scaled { block } => matrix.scaled(block),
         Quantization::Gptq { num_bits, zero_offset } => matrix.grouped(Packing::Gptq, num_bits, zero_offset),
         Quantization::Awq => matrix.grouped(Packing::Awq, AWQ_BITS, 0),
         Quantization::Packed { num_bits } => matrix.packed(num_bits),
     }
+}
+
+/// Returns the matrices `[experts, in, out]` that are stored as `name_blocks` and `name_scales`, as one matrix
+/// `[experts · out, in]`.
+fn in_blocks<'a>(checkpoint: &'a Checkpoint, name: &str, shape: &[usize]) -> Result<Option<Encoded<'a>>, WeightsError> {
+    let [blocks_name, scales_name] = ["blocks", "scales"].map(|part| format!("{name}_{part}"));
+    let (Some(blocks), [num_experts, num_inputs, num_outputs]) = (checkpoint.find(&blocks_name), shape) else {
+        return Ok(None);
+    };
+    let scales = checkpoint.place(&scales_name)?;
+    let of_scales = [*num_experts, *num_outputs, num_inputs.div_ceil(mxfp4::BLOCK)];
+    let of_blocks = [&of_scales[..], &[mxfp4::BLOCK / 2]].concat();
+    for (tensor, place, shape) in [(&blocks_name, blocks, &of_blocks[..]), (&scales_name, scales, &of_scales[..])] {
+        if !matches!(place.stored, StoredType::Plain(Dtype::U8 | Dtype::F8_E8M0)) {
+            let (tensor, file, found) = (tensor.clone(), checkpoint.file_name(place), place.stored);
+            return Err(WeightsError::QuantizedType { tensor, file, found, expected: "U8" });
+        }
+        checkpoint.check_shape(tensor, place, shape)?;
+    }
+    let (blocks, scales) = (checkpoint.pages(blocks), checkpoint.pages(scales));
+    Ok(Some(Encoded::Mxfp4(Mxfp4 { num_columns: *num_inputs, blocks, scales })))
 }
 
 /// A matrix that the model requests.

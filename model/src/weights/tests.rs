@@ -8,7 +8,7 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 
 use super::*;
-use crate::graph::{Partition, Section, Source};
+use crate::graph::{Partition, Section, Source, Stride};
 
 fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>)]) {
     let bytes: Vec<Vec<u8>> = tensors
@@ -129,6 +129,31 @@ fn columns_become_rows() {
     let section = Some(Section { num_groups: 1, group_rows: 4, first: 1 });
     let middle = Source::Transposed { tensor: "a".to_owned(), section };
     assert_eq!(transposed(Partition::Replicated, 1, &[2, 3], &middle), [elements(rows[1..3].as_flattened())]);
+}
+
+#[test]
+fn columns_of_all_experts_become_matrices() {
+    let directory = tempfile::tempdir().unwrap();
+    // Expert 0 is [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]], the other two follow.
+    let tensors = [("a", Dtype::BF16, vec![3, 3, 4]), ("a_bias", Dtype::BF16, vec![3, 4])];
+    write(&directory.path().join(SINGLE_FILE), &tensors);
+    let checkpoint = open(directory.path()).unwrap();
+    let elements = |indices: &[u8]| indices.iter().flat_map(|n| [2 * n, 2 * n + 1]).collect::<Vec<u8>>();
+    let columns = |tensor: &str, shape: &[usize], num_ranks, columns| {
+        let source = Source::Columns { tensor: tensor.to_owned(), columns };
+        parts(&checkpoint, &WeightSpec { partition: Partition::Column, num_ranks, source, ..spec("b", shape) })
+    };
+    let odd = Stride { first: 1, step: 2 };
+    let expert = |first: u8| elements(&[1, 5, 9, 3, 7, 11].map(|n| first + n));
+    let zeros = vec![0; 12];
+    let halves = columns("a", &[3, 2, 3], 2, odd);
+    assert_eq!(halves, [[expert(0), expert(12)].concat(), [expert(24), zeros].concat()]);
+    let all = Stride { first: 0, step: 1 };
+    let whole = columns("a", &[3, 4, 3], 1, all);
+    assert_eq!(whole[0][..24], elements(&[0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]));
+    assert_eq!(columns("a_bias", &[3, 2], 1, odd), [elements(&[1, 3, 5, 7, 9, 11])]);
+    let even = Stride { first: 0, step: 2 };
+    assert_eq!(columns("a_bias", &[3, 2], 2, even)[1], [elements(&[8, 10]), vec![0; 4]].concat());
 }
 
 #[test]

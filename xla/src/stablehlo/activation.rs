@@ -24,6 +24,11 @@ pub(super) fn activate(emitter: &mut Emitter, activation: Activation, x: &Tensor
             let sigmoid = emitter.elementwise("logistic", &[&inner]);
             emitter.elementwise("multiply", &[x, &sigmoid])
         }
+        Activation::QuickGelu => {
+            let inner = scaled(emitter, x, 1.702);
+            let sigmoid = emitter.elementwise("logistic", &[&inner]);
+            emitter.elementwise("multiply", &[x, &sigmoid])
+        }
         Activation::SquaredRelu => {
             let positive = positive(emitter, x);
             emitter.elementwise("multiply", &[&positive, &positive])

@@ -41,6 +41,8 @@ pub(super) struct Tiles {
     pub(super) starts: Option<Tensor>,
     /// The position after the last key that each tile needs, `[tiles]` i32.
     pub(super) ends: Tensor,
+    /// The sink of each head, `[heads]`.
+    pub(super) sinks: Option<Tensor>,
 }
 
 /// The queries of a group of tiles, in the shape that the head form requires.
@@ -98,11 +100,11 @@ fn places(emitter: &mut Emitter, cache: &Tensor, Batch { rows, sizes }: Batch<'_
     emitter.concatenate(&[&block, &offset], 1) // [tokens, 2]
 }
 
-/// Computes the attention of q `[tokens, heads, head_dim]` to the contexts of its rows, `[tokens, heads, value_dim]`,
-/// f32.
+/// Computes the attention of q `[tokens, heads, head_dim]` to the contexts of its rows, with `sinks` `[heads]` if there
+/// are any, `[tokens, heads, value_dim]`, f32.
 pub(super) fn attend(
     emitter: &mut Emitter,
-    q: &Tensor,
+    (q, sinks): (&Tensor, Option<&Tensor>),
     caches: &[Tensor; 2],
     batch: Batch<'_>,
     spec: &AttentionSpec,
@@ -116,10 +118,13 @@ pub(super) fn attend(
     let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
     let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
     let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
-    if let Some(kernel) = DecodeKernel::of(&scaled, caches, batch.sizes, spec) {
+    // The kernel has no sinks.
+    if sinks.is_none()
+        && let Some(kernel) = DecodeKernel::of(&scaled, caches, batch.sizes, spec)
+    {
         return mosaic::attend(emitter, &kernel, &scaled, caches, batch); // [tokens, heads, value_dim]
     }
-    let tiles = tiles(emitter, &scaled, batch, &plan);
+    let tiles = Tiles { sinks: sinks.cloned(), ..tiles(emitter, &scaled, batch, &plan) };
     if let Some(num_items) = plan.num_items {
         let output = chunk_list::attend(emitter, &tiles, caches, &plan, num_items);
         let output = gather_heads(emitter, &output, caches[0].dtype(), &plan); // [tiles, tile, heads, value_dim]
@@ -167,11 +172,12 @@ impl Tiles {
             block_tables: slice(&self.block_tables),
             starts: self.starts.as_ref().map(&mut slice),
             ends: slice(&self.ends),
+            sinks: self.sinks.clone(),
         }
     }
 }
 
-/// Cuts the rows' queries into tiles.
+/// Cuts the rows' queries into tiles, without sinks.
 fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, plan: &Plan) -> Tiles {
     let Plan { heads, head_dim, tile, num_tiles, .. } = *plan;
     let per_row = num_tiles / sizes.rows;
@@ -195,7 +201,7 @@ fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, pl
     let of_padding = emitter.splat(if plan.num_items.is_some() { 0.0 } else { 1.0 }, lens.ty.clone()); // [tiles]
     let ends = emitter.select(&has_tokens, &end, &of_padding); // [tiles]
     let starts = plan.window.map(|window| starts(emitter, &first, &has_tokens, window)); // [tiles]
-    Tiles { q, positions, block_tables, starts, ends }
+    Tiles { q, positions, block_tables, starts, ends, sinks: None }
 }
 
 /// Returns the position of the first key of the block in which the window of each tile's first query begins, `[tiles]`;
@@ -214,8 +220,6 @@ fn starts(emitter: &mut Emitter, first: &Tensor, has_tokens: &Tensor, window: us
 /// Computes the attention of a group of tiles, `[group, tile, heads, value_dim]`, f32.
 fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan: &Plan) -> Tensor {
     let queries = queries(emitter, tiles, plan);
-    let mut state_dims = queries.q.dims().to_vec();
-    state_dims.pop(); // [group, (kv_heads,) queries]
     let longest = match (plan.reach, &tiles.starts) {
         (Some(reach), _) => emitter.scalar(reach as f64, DType::I32), // []
         (None, Some(starts)) => {
@@ -225,14 +229,9 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
         (None, None) => emitter.reduce(Reduction::Max, &tiles.ends, &[0]), // []
     };
     let step = emitter.scalar((plan.chunk_blocks * BLOCK_SIZE) as f64, DType::I32); // []
-    let state_type = Type::new(state_dims.clone(), DType::F32);
-    let output_type = Type::new([state_dims, vec![plan.output_width()]].concat(), DType::F32);
-    let start = [
-        emitter.scalar(0.0, DType::I32),
-        emitter.splat(plan.unseen(), state_type.clone()),
-        emitter.splat(0.0, state_type),
-        emitter.splat(0.0, output_type),
-    ];
+    let zero = emitter.scalar(0.0, DType::I32); // []
+    let state = start(emitter, queries.positions.dims(), tiles.sinks.as_ref(), (plan, plan.unseen()));
+    let start = [vec![zero], state].concat();
     let attend = |emitter: &mut Emitter, values: &[Tensor]| {
         let (position, state) = (&values[0], &values[1..]);
         let blocks = blocks(emitter, tiles, position, plan); // [group, blocks]
@@ -326,6 +325,37 @@ pub(super) fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Quer
             Queries { q, positions }
         }
     }
+}
+
+/// Returns a running softmax before the first key: the largest score and the sum so far, both with the sizes
+/// `query_dims`, which are `[group, (kv_heads,) queries]`, and the output, `[group, (kv_heads,) queries, width]`. With
+/// sinks, the sink of a query counts as its first score; otherwise the largest score is `lowest`.
+pub(super) fn start(
+    emitter: &mut Emitter,
+    query_dims: &[usize],
+    sinks: Option<&Tensor>,
+    (plan, lowest): (&Plan, f64),
+) -> Vec<Tensor> {
+    let ty = Type::new(query_dims, DType::F32);
+    let output_type = Type::new([query_dims, &[plan.output_width()]].concat(), DType::F32);
+    let Some(sinks) = sinks else {
+        let [largest, sum] = [lowest, 0.0].map(|number| emitter.splat(number, ty.clone()));
+        return vec![largest, sum, emitter.splat(0.0, output_type)];
+    };
+    let Plan { heads, kv_heads, tile, form, .. } = *plan;
+    let group = query_dims[0];
+    let sinks = emitter.convert(sinks, DType::F32); // [heads]
+    let largest = match form {
+        HeadForm::Split => {
+            let per_kv_head = heads / kv_heads;
+            let sinks = emitter.reshape(&sinks, &[kv_heads, per_kv_head]); // [kv_heads, heads / kv_heads]
+            // [group, kv_heads, tile, heads / kv_heads]
+            emitter.broadcast(&sinks, &[1, 3], &[group, kv_heads, tile, per_kv_head])
+        }
+        HeadForm::Wide => emitter.broadcast(&sinks, &[2], &[group, tile, heads]), // [group, tile, heads]
+    };
+    let largest = emitter.reshape(&largest, query_dims); // [group, (kv_heads,) queries]
+    vec![largest, emitter.splat(1.0, ty), emitter.splat(0.0, output_type)]
 }
 
 /// Adds a chunk to a running softmax. Returns the largest score and the sum so far, `[group, (kv_heads,) queries]`, and

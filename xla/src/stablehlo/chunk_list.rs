@@ -7,7 +7,7 @@
 
 use model::graph::DType;
 
-use super::attention::{Chunk, Queries, Tiles, attend_to_chunk, queries, read, zero_after_end};
+use super::attention::{Chunk, Queries, Tiles, attend_to_chunk, queries, read, start, zero_after_end};
 use super::attention_plan::Plan;
 use super::emitter::{Combine, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
@@ -46,16 +46,11 @@ pub(super) fn attend(
 ) -> Tensor {
     let queries = queries(emitter, tiles, plan);
     let list = list(emitter, tiles, plan, num_items);
-    let state_dims = queries.q.dims()[..queries.q.dims().len() - 1].to_vec(); // [rows, (kv_heads,) queries]
-    let state_type = Type::new(state_dims.clone(), DType::F32);
-    let output_type = Type::new([state_dims, vec![plan.output_width()]].concat(), DType::F32);
     // The largest score of a row without chunks so far is finite, so that its difference to itself is zero.
-    let start = [
-        emitter.scalar(0.0, DType::I32),
-        emitter.splat(f64::from(f32::MIN), state_type.clone()),
-        emitter.splat(0.0, state_type),
-        emitter.splat(0.0, output_type),
-    ];
+    let lowest = f64::from(f32::MIN);
+    let zero = emitter.scalar(0.0, DType::I32); // []
+    let state = start(emitter, queries.positions.dims(), tiles.sinks.as_ref(), (plan, lowest));
+    let start = [vec![zero], state].concat();
     let step = emitter.scalar(num_items as f64, DType::I32); // []
     let done = emitter.repeat(
         &start,
@@ -149,13 +144,8 @@ fn attend_to_items(
     let values = zero_after_end(emitter, &values, &first_key, &items.ends); // [items, chunk, width]
     let q = emitter.gather_rows(&queries.q, &items.rows); // [items, (kv_heads,) queries, head_dim]
     let positions = emitter.gather_rows(&queries.positions, &items.rows); // [items, (kv_heads,) queries]
-    let state_type = Type::new(positions.dims(), DType::F32);
-    let output_dims = [positions.dims(), &[plan.output_width()]].concat();
-    let start = [
-        emitter.splat(plan.unseen(), state_type.clone()),
-        emitter.splat(0.0, state_type),
-        emitter.splat(0.0, Type::new(output_dims, DType::F32)),
-    ];
+    // The sinks are in the states with which the results are merged.
+    let start = start(emitter, positions.dims(), None, (plan, plan.unseen()));
     attend_to_chunk(emitter, &Queries { q, positions }, &Chunk { keys, values, first_key }, &start, plan)
 }
 

@@ -5,7 +5,7 @@
 /// The smallest number of choices in a tile, unless there are fewer tokens. A TPU pads a matrix to as many rows.
 const MIN_TILE: usize = 8;
 /// The largest number of choices in a tile. With bf16 matrices, reading an expert takes a TPU about as long as
-/// multiplying it with so many tokens, so a larger tile gains nothing.
+/// multiplying it with this number of tokens, and a larger tile gains nothing.
 const MAX_TILE: usize = 256;
 
 /// The sizes of a layer of experts in one program.

@@ -5,7 +5,7 @@
 //! fixed size. Each iteration of a loop takes one tile: it gathers the tokens of the tile, applies the expert to them,
 //! and adds the results to the tokens' sums. Experts that no token chose have no tile, so nobody reads their matrices.
 
-use model::graph::{DType, ExpertsSpec, RouterSpec};
+use model::graph::{Clamp, DType, ExpertsSpec, Gating, RouterSpec};
 
 use super::emitter::{Combine, Emitter, Reduction};
 use super::expert_plan::ExpertPlan;
@@ -48,7 +48,8 @@ fn largest_columns(emitter: &mut Emitter, x: &Tensor, num: usize) -> [Tensor; 2]
 }
 
 /// Computes the summand that the experts on device `rank` contribute to the result, which is the sum over all devices.
-/// `operands` are those of `Op::Experts`: x, the weights of the experts, and the gate, up and down matrices.
+/// `operands` are those of `Op::Experts`: x, the weights of the experts, the gate, up and down matrices, and their
+/// biases if there are any.
 pub(super) fn experts(
     emitter: &mut Emitter,
     operands: &[Tensor],
@@ -56,7 +57,7 @@ pub(super) fn experts(
     (rank, sizes): (&Tensor, &Sizes),
 ) -> Tensor {
     let [x, mixture] = [&operands[0], &operands[1]];
-    let experts = Matrices { matrices: [&operands[2], &operands[3], &operands[4]], spec };
+    let experts = Networks { matrices: [2, 3, 4].map(|index: usize| &operands[index]), biases: &operands[5..], spec };
     let plan = ExpertPlan::new(x.dims()[0], mixture.dims()[1], experts.num(), spec.num_chosen);
     let choices = Choices::of(emitter, mixture, plan, rank);
     let tiles = choices.tiles(emitter, plan);
@@ -84,13 +85,16 @@ pub(super) fn experts(
     done.remove(1) // [tokens, hidden]
 }
 
-/// The gate, up and down matrices of this device's experts. The first dimension of each stack is that of the experts.
-struct Matrices<'a> {
+/// The networks of this device's experts. The first dimension of each stack is that of the experts.
+struct Networks<'a> {
+    /// Gate, up and down.
     matrices: [&'a Tensor; 3],
+    /// The biases of gate, up and down; empty if there are none.
+    biases: &'a [Tensor],
     spec: ExpertsSpec,
 }
 
-impl Matrices<'_> {
+impl Networks<'_> {
     fn num(&self) -> usize {
         self.matrices[0].dims()[0]
     }
@@ -98,22 +102,36 @@ impl Matrices<'_> {
     /// Applies the expert with this `index` `[]` on the device to x `[n, hidden]`.
     fn apply(&self, emitter: &mut Emitter, x: &Tensor, index: &Tensor) -> Tensor {
         let zero = emitter.scalar(0.0, DType::I32); // []
+        let mut own = |stack: &Tensor| {
+            let mut start = vec![&zero; stack.dims().len()];
+            start[0] = index;
+            let own = &stack.dims()[1..];
+            let one = emitter.dynamic_slice(stack, &start, &[&[1], own].concat()); // [1, ..]
+            emitter.reshape(&one, own) // [..]
+        };
         let [gate, up, down] = self.matrices.map(|stack| {
             let arrays = [Some(stack), stack.scale.as_deref(), stack.factors.as_deref()];
-            Tensor::weight(arrays.into_iter().flatten().map(|stack| {
-                let mut start = vec![&zero; stack.dims().len()];
-                start[0] = index;
-                let own = &stack.dims()[1..];
-                let one = emitter.dynamic_slice(stack, &start, &[&[1], own].concat()); // [1, ..]
-                emitter.reshape(&one, own) // [..]
-            }))
+            Tensor::weight(arrays.into_iter().flatten().map(&mut own))
         });
-        let opened = model_ops::linear(emitter, x, &gate, None); // [n, intermediate]
-        let opened = activation::activate(emitter, self.spec.activation, &opened); // [n, intermediate]
-        let raised = model_ops::linear(emitter, x, &up, None); // [n, intermediate]
-        let gated = emitter.elementwise("multiply", &[&opened, &raised]); // [n, intermediate]
-        model_ops::linear(emitter, &gated, &down, None) // [n, hidden]
+        let biases: Vec<Tensor> = self.biases.iter().map(own).collect(); // [outputs]
+        let opened = model_ops::linear(emitter, x, &gate, biases.first()); // [n, intermediate]
+        let raised = model_ops::linear(emitter, x, &up, biases.get(1)); // [n, intermediate]
+        let gated = gated(emitter, self.spec.gating, opened, raised); // [n, intermediate]
+        model_ops::linear(emitter, &gated, &down, biases.get(2)) // [n, hidden]
     }
+}
+
+/// Returns the product of gate and up that `gating` describes; all are `[n, intermediate]`.
+fn gated(emitter: &mut Emitter, gating: Gating, mut gate: Tensor, mut up: Tensor) -> Tensor {
+    if let Some(Clamp { limit, offset }) = gating.clamp {
+        // All of these are [n, intermediate].
+        let [highest, lowest, offset] = [limit, -limit, offset].map(|x| emitter.splat(f64::from(x), up.ty.clone()));
+        gate = emitter.elementwise("minimum", &[&gate, &highest]); // [n, intermediate]
+        up = emitter.elementwise("clamp", &[&lowest, &up, &highest]); // [n, intermediate]
+        up = emitter.elementwise("add", &[&up, &offset]); // [n, intermediate]
+    }
+    let opened = activation::activate(emitter, gating.activation, &gate); // [n, intermediate]
+    emitter.elementwise("multiply", &[&opened, &up]) // [n, intermediate]
 }
 
 /// The choices of all tokens, sorted by expert. Those of other devices' experts come last. A choice is the token's

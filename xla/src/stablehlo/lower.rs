@@ -101,7 +101,7 @@ impl Lowering {
                 let batch = attention::Batch { rows, sizes: &self.sizes };
                 let cache = attention::write(emitter, &cache, [k, v], batch);
                 self.states.extend(names.into_iter().cloned().zip(cache.clone()));
-                attention::attend(emitter, q, &cache, batch, spec)
+                attention::attend(emitter, (q, operands.get(3)), &cache, batch, spec)
             }
             Op::RunningSum(state) => {
                 let is_token = &self.rows.as_ref().expect("decoders have rows").is_token;

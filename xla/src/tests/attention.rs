@@ -27,11 +27,13 @@ struct Heads {
     value_dim: usize,
 }
 
-/// The bounds of attention: a window limits the keys that a query sees, and a soft cap limits the scores.
+/// The bounds of attention: a window limits the keys that a query sees, and a soft cap limits the scores. Sinks limit
+/// the sum of the weights.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     window: Option<usize>,
     soft_cap: Option<f32>,
+    has_sinks: bool,
 }
 
 /// The numbers of tokens of each row before the step, and in it.
@@ -51,7 +53,8 @@ fn heads() -> impl Strategy<Value = Heads> {
 /// shorter and longer than a block and than a chunk.
 fn bounds() -> impl Strategy<Value = Bounds> {
     let window = prop::option::of(prop_oneof![1..20usize, 20..700usize]);
-    (window, prop::option::of(0.5..4.0_f32)).prop_map(|(window, soft_cap)| Bounds { window, soft_cap })
+    let all = (window, prop::option::of(0.5..4.0_f32), any::<bool>());
+    all.prop_map(|(window, soft_cap, has_sinks)| Bounds { window, soft_cap, has_sinks })
 }
 
 fn forms() -> impl Strategy<Value = HeadForm> {
@@ -82,11 +85,12 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     let mut graph = Graph::default();
     let q = tokens(&mut graph, 0, &[kv_heads * group, head_dim]);
     let [k, v] = [(1, head_dim), (2, value_dim)].map(|(index, dim)| tokens(&mut graph, index, &[kv_heads, dim]));
-    let Bounds { window, soft_cap } = bounds;
+    let Bounds { window, soft_cap, has_sinks } = bounds;
     let [keys, values] = [("keys", head_dim), ("values", value_dim)]
         .map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[kv_heads, dim], window)));
     let spec = AttentionSpec { keys, values, scale: 0.5, window, soft_cap };
-    let attended = graph.paged_attention([q, k, v], spec).unwrap();
+    let sinks = has_sinks.then(|| graph.argument(3, Shape::fixed(&[kv_heads * group]), DType::F32));
+    let attended = graph.paged_attention([q, k, v], sinks, spec).unwrap();
     let graph = graph.finish(&[attended]);
     let num_blocks = 3 + lens.iter().map(|(before, now)| (before + now).div_ceil(BLOCK_SIZE)).sum::<usize>();
     let longest = lens.iter().map(|(before, now)| before + now).max().unwrap();
@@ -101,6 +105,9 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     let array =
         |[heads, dim]: [usize; 2]| floats(&[num_tokens, heads, dim], numbers.short_floats(num_tokens * heads * dim));
     case.arguments = [[kv_heads * group, head_dim], [kv_heads, head_dim], [kv_heads, value_dim]].map(array).to_vec();
+    if has_sinks {
+        case.arguments.push(floats(&[kv_heads * group], numbers.floats(kv_heads * group, 12.0)));
+    }
     case.caches = vec![[head_dim, value_dim].map(|dim| cache(&case, ([kv_heads, dim], window), lens, numbers))];
     case
 }
@@ -173,6 +180,7 @@ proptest! {
     ) {
         let lens: Lens = lens.into_iter().map(|before| (before, 1)).collect();
         let heads = Heads { kv_heads, group, head_dim: dims[0], value_dim: dims[1] };
+        let bounds = Bounds { has_sinks: false, ..bounds };
         let mut numbers = Numbers::new(seed);
         let mut case = case((heads, bounds), &lens, [lens.len() + 2, 1], &mut numbers);
         // Scores of larger queries would be large, so that one key has all the weight.
@@ -223,7 +231,7 @@ fn nothing_of_a_row_gets_into_another() {
         all.flat_map(|one| settings.iter().map(move |setting| (one.clone(), setting)))
     {
         let (window, reading) = *setting;
-        let bounds = Bounds { window, soft_cap: None };
+        let bounds = Bounds { window, soft_cap: None, has_sinks: window.is_some() };
         let mut case = case((heads, bounds), &lens, bucket, &mut Numbers::new(9));
         case.sizes.decode_heads = form;
         reading.set(&mut case.sizes);
@@ -235,7 +243,7 @@ fn nothing_of_a_row_gets_into_another() {
         let mut spoil = |values: &mut [f32]| {
             values.fill_with(|| numbers.one_of(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]));
         };
-        for argument in &mut case.arguments {
+        for argument in &mut case.arguments[..3] {
             let width: usize = argument.dims[1..].iter().product();
             let Elements::F32(values) = &mut argument.elements else { panic!("queries, keys and values are floats") };
             spoil(&mut values[..num_tokens * width]);
@@ -259,7 +267,7 @@ fn nothing_of_a_row_gets_into_another() {
 fn a_layer_reads_the_state_of_another() {
     let (lens, mut numbers) = (vec![(20, 5), (3, 1)], Numbers::new(4));
     let heads = Heads { kv_heads: 2, group: 2, head_dim: 8, value_dim: 4 };
-    let bounds = Bounds { window: None, soft_cap: None };
+    let bounds = Bounds { window: None, soft_cap: None, has_sinks: false };
     let mut case = case((heads, bounds), &lens, [2, 32], &mut numbers);
     let mut graph = Graph::clone(&case.graph);
     let second = tokens(&mut graph, 3, &[4, 8]);
@@ -267,7 +275,7 @@ fn a_layer_reads_the_state_of_another() {
     let (Op::PagedAttention(spec), [_, k, v]) = (&node.op, node.operands.as_slice()) else {
         panic!("the case is a layer of attention")
     };
-    let outputs = [graph.outputs()[0], graph.paged_attention([second, *k, *v], *spec).unwrap()];
+    let outputs = [graph.outputs()[0], graph.paged_attention([second, *k, *v], None, *spec).unwrap()];
     case.graph = graph.finish(&outputs);
     case.arguments.push(floats(&[6, 4, 8], numbers.short_floats(6 * 4 * 8)));
     case.check(&[tolerance(DType::F32), tolerance(DType::F32)]);
@@ -283,4 +291,19 @@ fn a_layer_reads_the_state_of_another() {
     let programs = Programs::new(&graphs, case.layout, 1, form);
     let allocated = programs.all_states()[programs.states(ProgramKey::Clear)].iter().map(|state| state.name.as_str());
     assert_eq!(allocated.collect::<Vec<_>>(), ["keys", "values"]);
+}
+
+/// Layers with sinks keep the loop where others call the kernel.
+#[test]
+fn the_kernel_serves_layers_without_sinks() {
+    let heads = Heads { kv_heads: 2, group: 2, head_dim: 64, value_dim: 64 };
+    for has_sinks in [false, true] {
+        let bounds = Bounds { window: None, soft_cap: None, has_sinks };
+        let mut case = case((heads, bounds), &vec![(20, 1), (3, 1)], [4, 1], &mut Numbers::new(3));
+        case.sizes.decode_attention = DecodeAttention::Mosaic;
+        assert_eq!(case.program(0).text.contains("tpu_custom_call"), !has_sinks);
+        if has_sinks {
+            case.check(&[tolerance(DType::F32)]);
+        }
+    }
 }

@@ -15,12 +15,14 @@ struct Layer {
     hidden_size: usize,
     intermediate_size: usize,
     rounding: Option<Rounding>,
+    /// True if the experts have biases and clamped gates.
+    has_biases: bool,
 }
 
 impl Layer {
     /// Returns the graph of a rank, and the matrices of the experts.
     fn graph(self, num_ranks: usize) -> (Arc<Graph>, Vec<WeightSpec>) {
-        let Self { num_experts, hidden_size, intermediate_size, rounding } = self;
+        let Self { num_experts, hidden_size, intermediate_size, rounding, has_biases } = self;
         let num_chosen = num_experts.min(2);
         let spec = |name: &str, shape: [usize; 3]| WeightSpec {
             partition: Partition::Column,
@@ -28,17 +30,28 @@ impl Layer {
             rounding,
             ..weight(name, &shape, FloatType::F32)
         };
-        let specs = vec![
+        let mut specs = vec![
             spec("gate", [num_experts, intermediate_size, hidden_size]),
             spec("up", [num_experts, intermediate_size, hidden_size]),
             spec("down", [num_experts, hidden_size, intermediate_size]),
         ];
+        let bias = |name: &str, len: usize| WeightSpec {
+            partition: Partition::Column,
+            num_ranks,
+            ..weight(name, &[num_experts, len], FloatType::F32)
+        };
+        if has_biases {
+            let biases = [("gate", intermediate_size), ("up", intermediate_size), ("down", hidden_size)];
+            specs.extend(biases.map(|(name, len)| bias(&format!("{name}_bias"), len)));
+        }
         let mut graph = Graph::default();
         let (x, scores) = (tokens(&mut graph, 0, &[hidden_size]), tokens(&mut graph, 1, &[num_experts]));
         let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised: true }).unwrap();
         let matrices = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
-        let spec = ExpertsSpec { num_chosen, activation: Activation::Silu };
-        let part = graph.experts([x, mixture], matrices, spec).unwrap();
+        let biases = has_biases.then(|| [3, 4, 5].map(|index: usize| graph.weight(&specs[index])));
+        let clamped = Gating { activation: Activation::QuickGelu, clamp: Some(Clamp { limit: 1.5, offset: 1.0 }) };
+        let spec = ExpertsSpec { num_chosen, gating: if has_biases { clamped } else { Activation::Silu.into() } };
+        let part = graph.experts([x, mixture], matrices, biases, spec).unwrap();
         let sum = if num_ranks == 1 { part } else { graph.all_reduce(part).unwrap() };
         (graph.finish(&[sum]), specs)
     }
@@ -93,9 +106,10 @@ proptest! {
         num_experts in 2..24usize,
         [hidden_size, intermediate_size] in prop::array::uniform2(1..20usize),
         rounding in prop::option::of(any_rounding()),
+        has_biases in any::<bool>(),
         seed in any::<u64>(),
     ) {
-        let layer = Layer { num_experts, hidden_size, intermediate_size, rounding };
+        let layer = Layer { num_experts, hidden_size, intermediate_size, rounding, has_biases };
         let build = |num_ranks: usize| layer.graph(num_ranks);
         let mut numbers = Numbers::new(seed);
         let arguments = layer.arguments(num_rows, &mut numbers);
@@ -108,9 +122,10 @@ proptest! {
     fn tiles_without_choices_change_nothing(
         num_rows in prop_oneof![1..6usize, 20..60usize],
         num_experts in 1..24usize,
+        has_biases in any::<bool>(),
         seed in any::<u64>(),
     ) {
-        let layer = Layer { num_experts, hidden_size: 6, intermediate_size: 4, rounding: None };
+        let layer = Layer { num_experts, hidden_size: 6, intermediate_size: 4, rounding: None, has_biases };
         let (graph, specs) = layer.graph(1);
         let mut numbers = Numbers::new(seed);
         let mut case = Case::plain(graph, num_rows, layer.arguments(num_rows, &mut numbers).into());

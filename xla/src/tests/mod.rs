@@ -29,8 +29,8 @@ mod uploads;
 use ::numbers::{FloatType, Rounding};
 use cpu::oracle::{Array, Elements};
 use model::graph::{
-    Activation, Binary, DType, Dim, ExpertsSpec, Graph, Input, Op, Partition, RouterSpec, Shape, Source, TokenScope,
-    Unary, Value, WeightSpec,
+    Activation, Binary, Clamp, DType, Dim, ExpertsSpec, Gating, Graph, Input, Op, Partition, RouterSpec, Shape, Source,
+    TokenScope, Unary, Value, WeightSpec,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -107,7 +107,7 @@ fn tests_of_operations_exist() {
     ops.extend([Op::LayerNorm { eps: 0.0, offset: 0.0 }, Op::Activate(Activation::Gelu)]);
     ops.push(Op::Unary(Unary::ReciprocalRoot));
     ops.push(Op::Route(RouterSpec { num_chosen: 1, is_normalised: true }));
-    ops.push(Op::Experts(ExpertsSpec { num_chosen: 1, activation: Activation::Silu }));
+    ops.push(Op::Experts(ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into() }));
     for op in ops {
         let declaration = format!("fn {}(", test_of(&op));
         assert!(sources.iter().any(|source| source.contains(&declaration)), "{}: no {declaration}", op.name());

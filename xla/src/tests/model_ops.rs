@@ -228,6 +228,7 @@ proptest! {
             Activation::Silu,
             Activation::Gelu,
             Activation::GeluTanh,
+            Activation::QuickGelu,
             Activation::SquaredRelu,
             Activation::Sigmoid,
             Activation::Tanh,
@@ -248,7 +249,7 @@ proptest! {
         let bounded = Tolerance::Close { relative: 2e-6, absolute: 5e-7 * limit.max(1.0) };
         let tolerances = functions.map(|function| match function {
             Activation::Silu | Activation::Sigmoid | Activation::SquaredRelu => gate.clone(),
-            Activation::Gelu | Activation::GeluTanh | Activation::Tanh => bounded.clone(),
+            Activation::Gelu | Activation::GeluTanh | Activation::QuickGelu | Activation::Tanh => bounded.clone(),
         });
         Case::plain(graph, num_rows, arguments).check(&[tolerances.clone(), tolerances].concat());
     }

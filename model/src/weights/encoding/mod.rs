@@ -6,20 +6,23 @@
 
 mod blocks;
 mod integers;
+mod mxfp4;
 mod scaled;
 
 use std::ops::Range;
 
 pub(super) use blocks::Blocks;
 pub(super) use integers::{Integers, Packing, Words, zeros};
+pub(super) use mxfp4::Mxfp4;
 pub(super) use scaled::{Scaled, ScaledType};
 
-/// A matrix `[rows, columns]`, encoded in one of three forms.
+/// A matrix `[rows, columns]`, encoded in one of four forms.
 #[derive(Debug)]
 pub(super) enum Encoded<'a> {
     Scaled(Scaled<'a>),
     Integers(Integers<'a>),
     Blocks(Blocks<'a>),
+    Mxfp4(Mxfp4<'a>),
 }
 
 impl Encoded<'_> {
@@ -29,6 +32,7 @@ impl Encoded<'_> {
             Self::Scaled(matrix) => matrix.num_columns,
             Self::Integers(matrix) => matrix.num_columns,
             Self::Blocks(matrix) => matrix.num_columns,
+            Self::Mxfp4(matrix) => matrix.num_columns,
         }
     }
 
@@ -38,6 +42,7 @@ impl Encoded<'_> {
             Self::Scaled(matrix) => matrix.read(rows, floats),
             Self::Integers(matrix) => matrix.read(rows, floats),
             Self::Blocks(matrix) => matrix.read(rows, floats),
+            Self::Mxfp4(matrix) => matrix.read(rows, floats),
         }
     }
 }

@@ -100,7 +100,7 @@ fn short_floats_are_near() {
         // A rounded score may choose another expert. Families with experts are tested here only with keys and values in
         // f32, as recorded.
         let tolerance = tolerance(true, SHORT_TOLERANCE, 2.0 * SHORT_TOLERANCE);
-        let has_experts = name.contains("moe") || name.contains("mixtral");
+        let has_experts = ["gpt-oss", "moe", "mixtral"].iter().any(|part| name.contains(part));
         let kv_cache_dtypes = [KvCacheDtype::F32, KvCacheDtype::Auto];
         for kv_cache_dtype in &kv_cache_dtypes[..if has_experts { 1 } else { 2 }] {
             let mut args = args(path.to_str().unwrap(), Device::CPU);
@@ -115,6 +115,20 @@ fn short_floats_are_near() {
     }
 }
 
+/// In bfloat16 the CPU keeps experts in MXFP4. In other types they become floats.
+#[test]
+fn experts_in_mxfp4_take_four_bits_and_scales() {
+    let path = fixture("families/gpt-oss-mxfp4");
+    let weights_bytes = |dtype: Dtype| {
+        let mut args = args(path.to_str().unwrap(), Device::CPU);
+        args.model.dtype = Some(dtype);
+        Engines::load(&[args]).unwrap().info().weights_bytes
+    };
+    let num_weights = 3 * 8 * 3 * 64 * 32;
+    let [short, kept] = [Dtype::Float16, Dtype::Bfloat16].map(weights_bytes);
+    assert_eq!(short - kept, 2 * num_weights - num_weights * 9 / 16);
+}
+
 #[test]
 fn two_ranks_agree_with_transformers() {
     for (name, path) in families() {
@@ -124,7 +138,7 @@ fn two_ranks_agree_with_transformers() {
 
 #[test]
 fn xla_agrees_with_transformers() {
-    for (name, path) in compiled_families(&["gemma2", "gpt-neox", "qwen3-moe", "phi3-long"]) {
+    for (name, path) in compiled_families(&["gemma2", "gpt-neox", "gpt-oss", "qwen3-moe", "phi3-long"]) {
         let Some(mut rig) = on_xla(&path, 1) else { return };
         check_tokens(&mut rig, &name, "XLA-CPU");
     }
@@ -132,7 +146,7 @@ fn xla_agrees_with_transformers() {
 
 #[test]
 fn two_devices_of_xla_agree_with_transformers() {
-    for (name, path) in compiled_families(&["gemma3", "mixtral"]) {
+    for (name, path) in compiled_families(&["gemma3", "gpt-oss-mxfp4", "mixtral"]) {
         let Some(mut rig) = on_xla(&path, 2) else { return };
         check_tokens(&mut rig, &name, "two devices of XLA-CPU");
     }

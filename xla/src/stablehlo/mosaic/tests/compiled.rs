@@ -93,7 +93,7 @@ impl Program {
         let (rows, _) = RowInputs::unpack(&mut emitter, packed, shape);
         let batch = Batch { rows: &rows, sizes: &sizes };
         let caches = attention::write(&mut emitter, &[keys.clone(), values.clone()], [k, v], batch);
-        let output = attention::attend(&mut emitter, q, &caches, batch, &spec);
+        let output = attention::attend(&mut emitter, (q, None), &caches, batch, &spec);
         let [keys, values] = caches;
         let text = module("decode", 1, &parameters, emitter, (&[keys, values, output], &[Layout::RowMajor; 2]));
         Self { text, cache_bytes: 2 * cache.size_bytes() }

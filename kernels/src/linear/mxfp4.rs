@@ -1,0 +1,129 @@
+//! The layout of MXFP4 weights in cache lines, and their conversion to bf16, which is exact. `numbers::mxfp4` defines
+//! the format.
+//!
+//! Entry points: [`pack`], [`copy_row`], [`unpack_step`] for `tiled`, [`UnpackPanel`] for `tile`.
+//!
+//! A step of 32 inputs, a block, and 32 outputs is a line of scales, then lines of floats `[2 tiles][4][16 outputs]`. A
+//! word of the scales holds half of the scale of output i, as bf16, in its low half, and that of output i + 16 in its
+//! high half. A word of line i holds inputs 8i to 8i + 7 of an output, the first in its lowest bits.
+
+use half::bf16;
+use numbers::mxfp4::{self, BLOCK};
+
+use crate::isa::{Kernel, LANES, Simd};
+use crate::lines::{Line, TILE_SIZE};
+
+/// The number of lines of floats of a tile.
+const TILE_LINES: usize = BLOCK / WORD_FLOATS;
+/// The number of floats in a word.
+const WORD_FLOATS: usize = 8;
+/// The number of lines of a step.
+pub(super) const MXFP4_STEP_LINES: usize = 1 + 2 * TILE_LINES;
+/// Twice the magnitude of each float without sign, four bits each, the first in the lowest bits.
+const DOUBLED: u32 = 0xc864_3210;
+
+/// Packs the weights of one output into the `steps` of its panel.
+#[inline(always)]
+pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) {
+    let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);
+    for (step, weights) in steps.chunks_exact_mut(MXFP4_STEP_LINES).zip(row.chunks(BLOCK)) {
+        let (scale, floats) = mxfp4::round_block(weights);
+        let half = u32::from(bf16::from_f32(mxfp4::scale(scale) / 2.0).to_bits());
+        step[0].0[column] |= half << (16 * tile);
+        for (line, floats) in step[1 + tile * TILE_LINES..].iter_mut().zip(floats.as_chunks::<WORD_FLOATS>().0) {
+            let mut word = 0;
+            for (idx, float) in floats.iter().enumerate() {
+                word |= u32::from(*float) << (4 * idx);
+            }
+            line.0[column] = word;
+        }
+    }
+}
+
+/// Writes the weights of one output from `steps` to `row`, as many as `row` holds.
+pub(super) fn copy_row(steps: &[Line], output: usize, row: &mut [f32]) {
+    let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);
+    for (step, row) in steps.chunks_exact(MXFP4_STEP_LINES).zip(row.chunks_mut(BLOCK)) {
+        let half = halves(&step[0], tile)[column];
+        for (line, row) in step[1 + tile * TILE_LINES..].iter().zip(row.chunks_mut(WORD_FLOATS)) {
+            for (idx, weight) in row.iter_mut().enumerate() {
+                *weight = mxfp4::number((line.0[column] >> (4 * idx)) as u8 & 0xf) * 2.0 * half;
+            }
+        }
+    }
+}
+
+/// Unpacks a step to pairs of bf16: `[2 tiles][16 pairs of inputs][16 outputs]`.
+#[inline(always)]
+pub(super) fn unpack_step(step: &[Line], to: &mut [Line]) {
+    for (tile, to) in to.chunks_exact_mut(TILE_SIZE).take(2).enumerate() {
+        let halves = halves(&step[0], tile);
+        let lines = &step[1 + tile * TILE_LINES..][..TILE_LINES];
+        for (line, to) in lines.iter().zip(to.chunks_exact_mut(WORD_FLOATS / 2)) {
+            for (pair, to) in to.iter_mut().enumerate() {
+                let even = weights(line, 2 * pair, &halves);
+                let odd = weights(line, 2 * pair + 1, &halves);
+                *to = joined(&even, &odd);
+            }
+        }
+    }
+}
+
+/// Unpacks the steps of a panel to a line for each of its inputs, as `packed_weight` has them for bf16.
+pub(super) struct UnpackPanel<'a> {
+    pub(super) steps: &'a [Line],
+    /// `[inputs]`
+    pub(super) to: &'a mut [Line],
+}
+
+impl Kernel for UnpackPanel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        for (step, to) in self.steps.chunks_exact(MXFP4_STEP_LINES).zip(self.to.chunks_mut(BLOCK)) {
+            let [first, second] = [0, 1].map(|tile| halves(&step[0], tile));
+            for (idx, to) in to.chunks_mut(WORD_FLOATS).enumerate() {
+                let (low, high) = (&step[1 + idx], &step[1 + TILE_LINES + idx]);
+                // The last step may have fewer inputs. The loop has a constant length, so that the compiler unrolls it.
+                let mut unpacked = [Line([0; LANES]); WORD_FLOATS];
+                for (input, line) in unpacked.iter_mut().enumerate() {
+                    *line = joined(&weights(low, input, &first), &weights(high, input, &second));
+                }
+                to.copy_from_slice(&unpacked[..to.len()]);
+            }
+        }
+    }
+}
+
+/// Returns half of the scale of each output of a tile.
+#[inline(always)]
+fn halves(scales: &Line, tile: usize) -> [f32; LANES] {
+    let mut halves = [0.0; LANES];
+    for (half, word) in halves.iter_mut().zip(scales.0) {
+        *half = f32::from_bits(word >> (16 * tile) << 16);
+    }
+    halves
+}
+
+/// Returns the bits, as f32, of the weights of one input of a line, the one at `position` in the words.
+#[inline(always)]
+fn weights(line: &Line, position: usize, halves: &[f32; LANES]) -> [u32; LANES] {
+    let mut weights = [0; LANES];
+    for (weight, (word, half)) in weights.iter_mut().zip(line.0.iter().zip(halves)) {
+        let float = word >> (4 * position);
+        let doubled = (DOUBLED >> (float << 2 & 0x1c) & 0xf).cast_signed();
+        *weight = (doubled as f32 * half).to_bits() | (float << 28 & 0x8000_0000);
+    }
+    weights
+}
+
+/// Returns words with the bf16 values of `low` in their low halves and those of `high` in their high halves.
+#[inline(always)]
+fn joined(low: &[u32; LANES], high: &[u32; LANES]) -> Line {
+    let mut words = [0; LANES];
+    for (word, (low, high)) in words.iter_mut().zip(low.iter().zip(high)) {
+        *word = low >> 16 | high & 0xffff_0000;
+    }
+    Line(words)
+}
