@@ -94,7 +94,10 @@ impl Case {
     /// Injects the fault into a server that serves or has served requests, and checks that every waiting client gets an
     /// error.
     fn strike_while_serving(self, client: &Client, interposer: &Interposer) {
-        let body = |inputs: &str| json!({"inputs": inputs, "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 1}});
+        // No generation ends before the fault.
+        let parameters =
+            json!({"max_new_tokens": 900, "ignore_eos_token": true, "do_sample": true, "temperature": 3.0, "seed": 1});
+        let body = |inputs: &str| json!({"inputs": inputs, "parameters": parameters});
         if self.moment == Moment::Idle {
             assert!(!client.generate("Once", 2).is_empty());
             interposer.strike(self.fault);
