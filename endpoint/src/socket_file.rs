@@ -1,7 +1,7 @@
 //! Unix sockets and their files.
 //!
-//! A socket file to which connections are refused, such as one that a killed process left, is replaced. If a connection
-//! to the path succeeds or fails otherwise, or the file there is not a socket, the file stays and the call fails.
+//! A new socket replaces a file that refuses connections, such as the file of a killed process. Another file stays, and
+//! the call fails: a socket that accepts connections or gives another error, or a file that is not a socket.
 
 use std::fs;
 use std::io;

@@ -1,9 +1,9 @@
 //! `cargo bench -p kernels --bench linear [-- ISA [TYPE [ROWS]]]`: speed of a linear layer against machine limits.
 //!
-//! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of int4, int8, bf16, f16, f32 and mxfp4, ROWS the number of rows
-//! of x. The calls cycle through copies of the weight, at least one GiB in all, so that the weight comes from memory as
-//! in a model with many layers. The fastest of many calls is reported. Compare shares of the read bandwidth that the
-//! same run measures, not absolute times.
+//! ISA is a value of `HILO_CPU_ISA`. TYPE is int4, int8, bf16, f16, f32 or mxfp4. ROWS is the number of rows of x. The
+//! calls use copies of the weight in turn. The copies have at least one GiB in all, so that the weight comes from
+//! memory, as in a model with many layers. The fastest of many calls is reported. Compare shares of the read bandwidth
+//! that the same run measures, not absolute times.
 
 mod measure;
 

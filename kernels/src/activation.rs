@@ -60,8 +60,8 @@ pub fn gated(activation: Activation, gate: &[f32], up: &[f32], y: &mut [f32]) {
     gated_on(isa::active(), activation, [gate, up], y);
 }
 
-/// Bounds the inputs of [`gated`]: gate to at most `limit`, up to the range from `-limit` to `limit`, and adds `offset`
-/// to the bounded up. NaN stays NaN.
+/// Clamps the inputs of [`gated`]. `gate` becomes at most `limit`. `up` becomes at least `-limit` and at most
+/// `limit`; then `offset` is added to it. NaN stays NaN.
 pub fn clamp([limit, offset]: [f32; 2], gate: &mut [f32], up: &mut [f32]) {
     isa::active().run(ClampBoth { limit, offset, gate, up });
 }

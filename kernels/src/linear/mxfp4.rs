@@ -3,9 +3,10 @@
 //!
 //! Entry points: [`pack`], [`copy_row`], [`unpack_step`] for `tiled`, [`UnpackPanel`] for `tile`.
 //!
-//! A step of 32 inputs, a block, and 32 outputs is a line of scales, then lines of floats `[2 tiles][4][16 outputs]`. A
-//! word of the scales holds half of the scale of output i, as bf16, in its low half, and that of output i + 16 in its
-//! high half. A word of line i holds inputs 8i to 8i + 7 of an output, the first in its lowest bits.
+//! A step has 32 inputs, which are a block, and 32 outputs. It is stored as a line of 16 words for the scales, then
+//! lines for the floats, `[2 tiles][4][16 outputs]`. Word i of the scales has two bf16 numbers: half of the scale of
+//! output i in its low half, and half of the scale of output i + 16 in its high half. A word of the floats in line i
+//! has the inputs 8i to 8i + 7 of an output, the first in its lowest bits.
 
 use half::bf16;
 use numbers::mxfp4::{self, BLOCK};
