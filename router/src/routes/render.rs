@@ -9,6 +9,7 @@ use crate::api::anthropic::MessagesRequest;
 use crate::api::openai::{ChatCompletionRequest, CompletionRequest, OpenAiBody};
 use crate::api::{JsonBody, RenderedPrompt, RequestContext};
 use crate::error::{AnthropicError, ApiError, OpenAiError};
+use crate::generation::GenerationError;
 use crate::state::AppState;
 
 /// The handler of `/v1/completions/render`, which returns one item for each prompt.
@@ -21,9 +22,13 @@ pub(super) async fn completions(
     let plan = request.into_plan(sampling.or_defaults(state.sampling_defaults()), (&context, max_prompts))?;
     let mut permit = state.generator().admit(context.tenant, plan.requests.len() as u32, &context.request_id)?;
     let mut prompts = Vec::with_capacity(plan.requests.len());
+    // Each part keeps the memory of one prompt.
+    let mut parts = Vec::with_capacity(plan.requests.len());
     for request in &plan.requests {
-        let prompt = state.generator().render(&mut permit, request).await?;
+        let mut part = permit.split(1).ok_or(GenerationError::Overloaded)?;
+        let prompt = state.generator().render(&mut part, request).await?;
         prompts.push(RenderedPrompt::new("cmpl", state.model_id(), prompt));
+        parts.push(part);
     }
     Ok(Json(prompts))
 }
