@@ -29,7 +29,7 @@ pub use batch::{
 };
 pub use error::{BackendError, Fault};
 pub use history::TokenHistory;
-pub use membership::{Membership, Stays};
+pub use membership::{Membership, Place, Stays};
 pub use memory::MemoryPlan;
 pub use mock::MockBackend;
 pub use model_graphs::ModelGraphs;

@@ -1,24 +1,26 @@
-//! The membership of a shard in the group of its host's shards: their common work, and its share of the processor.
+//! The membership of a shard among the shards of a model: their common work, and this shard's share of its host.
 //!
-//! Entry point: [`Membership`]. Shards that compute on the CPU sum their results through the group, and all shards take
-//! turns while they load weights if the host's memory is too small for all at once. In a group, each shard counts as
-//! one rank, even if it drives several devices. A single shard has no group, and its graphs have no operation that
-//! needs one. A member whose step fails, or that is dropped, ends the group, so that the other members do not wait for
-//! a result that never comes.
+//! Entry points: [`Membership`], and [`Place`], from which it is made. Shards that compute on the CPU sum their results:
+//! through shared memory if all of them run on one host, otherwise through sockets. The shards of a host take turns
+//! while they load weights if the host's memory is too small for all at once. In a group, each shard counts as one
+//! rank, even if it drives several devices. A single shard has no group, and its graphs have no operation that needs
+//! one. A member whose step fails, or that is dropped, ends the group, so that the other members do not wait for a
+//! result that never comes.
 
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use collectives::{CollectiveError, Group, Turn};
+use collectives::{CollectiveError, Group, Mesh, Turn};
 use model::graph::WeightSpec;
 use rustix::thread::CpuSet;
 
 use super::memory::available_host_bytes;
 use super::{BackendError, LocalRanks, Processors};
 
-/// The time for which a rank that loads weights waits for the other ranks, which may have started later and have as
-/// much to read.
+/// The time for which a rank that loads weights waits for the other ranks of its host, which may have started later and
+/// have as much to read.
 const LOAD_DEADLINE: Duration = Duration::from_secs(60);
 /// The time for which a rank waits for the other ranks in a step, without the time per token (`TOKEN_DEADLINE`). All
 /// ranks do the same work at the same time. The client of the shards usually waits longer, so that this rank can still
@@ -36,89 +38,123 @@ pub enum Stays {
     OnDevice,
 }
 
-/// The membership of this process in the group of the ranks that share a model on this host.
+/// The place of a shard among the shards of its model, and its connections to them.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The shard as a rank among all shards of the model.
+    pub all: LocalRanks,
+    /// The shard as a rank among the shards of its host.
+    pub on_host: LocalRanks,
+    /// The file that the shards of this host share.
+    pub path: Option<&'a Path>,
+    /// The numbers of the sockets to the other shards, in the order of shards and `None` for this one, if shards of
+    /// several hosts sum their results.
+    pub sockets: Option<&'a [Option<RawFd>]>,
+}
+
+/// The membership of this process among the ranks that share a model.
 #[derive(Debug)]
 pub struct Membership {
-    ranks: LocalRanks,
-    /// `None` if there is one rank. Each operation locks the group while it runs.
+    all: LocalRanks,
+    on_host: LocalRanks,
+    /// The ranks of this host; `None` if there is one. Each operation locks the group while it runs.
     group: Option<Mutex<Group>>,
+    /// The connections to the ranks of all hosts, if ranks of several hosts sum their results.
+    mesh: Option<Mutex<Mesh>>,
 }
 
 impl Membership {
     /// Returns the membership of a single rank, which has no group.
     pub const fn alone() -> Self {
-        Self { ranks: LocalRanks { first: 0, num_local: 1, num_ranks: 1 }, group: None }
+        let alone = LocalRanks { first: 0, num_local: 1, num_ranks: 1 };
+        Self { all: alone, on_host: alone, group: None, mesh: None }
     }
 
-    /// Joins the group of all ranks, which share the file at `path`, without waiting for the other ranks. A single rank
-    /// needs no file.
+    /// Joins the group of this host's ranks and that of all ranks, without waiting for other ranks.
     ///
     /// # Errors
-    /// When there are several ranks and `path` is `None`, or the file cannot be shared.
-    pub fn join(ranks: LocalRanks, path: Option<&Path>) -> Result<Self, BackendError> {
-        let LocalRanks { first: rank, num_local: _, num_ranks } = ranks;
-        if num_ranks == 1 {
-            return Ok(Self { ranks, group: None });
-        }
-        let path = path.ok_or(BackendError::NoCollectivePath { num_ranks })?;
-        let group = Group::open(path, rank, num_ranks, LOAD_DEADLINE);
-        let group = group.map_err(|source| BackendError::Collective { rank, source })?;
-        Ok(Self { ranks, group: Some(Mutex::new(group)) })
+    /// When several ranks of this host have no file, the file cannot be shared, or a socket cannot be used.
+    pub fn join(place: Place<'_>) -> Result<Self, BackendError> {
+        let Place { all, on_host, path, sockets } = place;
+        let failed = |source| BackendError::Collective { rank: all.first, source };
+        let mesh = sockets.map(|sockets| Mesh::inherited(all.first, sockets, STEP_DEADLINE).map(Mutex::new));
+        let mesh = mesh.transpose().map_err(failed)?;
+        let num_ranks = on_host.num_ranks;
+        let group = if num_ranks == 1 {
+            None
+        } else {
+            let path = path.ok_or(BackendError::NoCollectivePath { num_ranks })?;
+            Some(Mutex::new(Group::open(path, on_host.first, num_ranks, LOAD_DEADLINE).map_err(failed)?))
+        };
+        Ok(Self { all, on_host, group, mesh })
     }
 
-    /// Returns this rank.
+    /// Returns this rank, among those of all hosts.
     pub fn rank(&self) -> usize {
-        self.ranks.first
+        self.all.first
     }
 
-    /// Returns the number of ranks in the group.
+    /// Returns the number of ranks of all hosts.
     pub fn num_ranks(&self) -> usize {
-        self.ranks.num_ranks
+        self.all.num_ranks
     }
 
-    /// Returns this rank's share of `available` threads, at least one. If the threads cannot be divided equally, the
-    /// first ranks get one more.
+    /// Returns the number of ranks of this host.
+    pub fn num_on_host(&self) -> usize {
+        self.on_host.num_ranks
+    }
+
+    /// Returns this rank's share of the host's `available` threads, at least one. If the threads cannot be divided
+    /// equally, the first ranks get one more.
     pub fn num_threads(&self, available: usize) -> usize {
-        let is_first = self.rank() < available % self.num_ranks();
-        (available / self.num_ranks() + usize::from(is_first)).max(1)
+        let LocalRanks { first, num_ranks, .. } = self.on_host;
+        let is_first = first < available % num_ranks;
+        (available / num_ranks + usize::from(is_first)).max(1)
     }
 
     /// Returns the processors on which this rank's threads should run; see [`Processors::near_rank`].
     pub fn near(&self, processors: &Processors) -> Option<CpuSet> {
-        processors.near_rank(self.rank(), self.num_ranks())
+        processors.near_rank(self.on_host.first, self.on_host.num_ranks)
     }
 
     /// Replaces each value by its sum over all ranks. All ranks get the same bits.
     pub fn all_reduce(&self, values: &mut [f32]) -> Result<(), BackendError> {
-        self.with_group(|group| group.all_reduce(values))
+        match &self.mesh {
+            Some(mesh) => self.finished(lock(mesh).all_reduce(values)),
+            None => self.with_group(|group| group.all_reduce(values)),
+        }
     }
 
     /// Puts the parts `[n, size]` of all ranks side by side into `gathered`, `[n, size * num_ranks]`.
     pub fn all_gather(&self, part: &[f32], num_rows: usize, gathered: &mut [f32]) -> Result<(), BackendError> {
-        self.with_group(|group| group.all_gather(part, num_rows, gathered))
+        match &self.mesh {
+            Some(mesh) => self.finished(lock(mesh).all_gather(part, num_rows, gathered)),
+            None => self.with_group(|group| group.all_gather(part, num_rows, gathered)),
+        }
     }
 
-    /// Returns the number of ranks that may load a tensor at once: all ranks, unless the memory is too small for the
-    /// copies of their tensors and for the weights that stay in host memory (`stays`). The memory is the smallest that
-    /// any rank sees, so all ranks return the same number.
+    /// Returns the number of this host's ranks that may load a tensor at once: all of them, unless the memory is too
+    /// small for the copies of their tensors and for the weights that stay in host memory (`stays`). The memory is the
+    /// smallest that any of them sees, so all return the same number.
     pub fn max_loading(&self, weights: &[&WeightSpec], stays: Stays) -> Result<usize, BackendError> {
+        let num_ranks = self.num_on_host();
         if self.group.is_none() {
             return Ok(1);
         }
-        let mut available = vec![0.0; self.num_ranks()];
+        let mut available = vec![0.0; num_ranks];
         // An f32 is exact up to 2^24 MiB.
         let own = [(available_host_bytes()? / MIB) as f32];
-        self.all_gather(&own, 1, &mut available)?;
+        self.with_group(|group| group.all_gather(&own, 1, &mut available))?;
         let least = available.iter().copied().fold(f32::INFINITY, f32::min) as u64 * MIB;
         let resident = match stays {
-            Stays::OnHost => self.num_ranks() as u64 * weights.iter().map(|spec| spec.local_bytes()).sum::<u64>(),
+            Stays::OnHost => num_ranks as u64 * weights.iter().map(|spec| spec.local_bytes()).sum::<u64>(),
             Stays::OnDevice => 0,
         };
-        Ok(at_once(weights, self.num_ranks(), least.saturating_sub(resident)))
+        Ok(at_once(weights, num_ranks, least.saturating_sub(resident)))
     }
 
-    /// Waits until fewer than `max_at_once` ranks have a turn, then returns a turn for this rank, which ends when it is
-    /// dropped; `None` if there is no group. Calls `waiting` a few times a second while it waits.
+    /// Waits until fewer than `max_at_once` ranks of this host have a turn, then returns a turn for this rank, which
+    /// ends when it is dropped; `None` if this host has no group. Calls `waiting` a few times a second while it waits.
     pub fn take_turn(&self, max_at_once: usize, waiting: &mut dyn FnMut()) -> Result<Option<Turn>, BackendError> {
         let mut turn = None;
         self.with_group(|group| group.take_turn(max_at_once, waiting).map(|taken| turn = Some(taken)))?;
@@ -127,33 +163,44 @@ impl Membership {
 
     /// Begins a step: sets the time for which this rank waits for other ranks in a step of `num_tokens` tokens.
     pub fn begin_step(&self, num_tokens: usize) {
-        if let Some(mut group) = self.lock() {
-            let tokens = u32::try_from(num_tokens).unwrap_or(u32::MAX);
-            group.set_deadline(STEP_DEADLINE.saturating_add(TOKEN_DEADLINE.saturating_mul(tokens)));
+        let tokens = u32::try_from(num_tokens).unwrap_or(u32::MAX);
+        let deadline = STEP_DEADLINE.saturating_add(TOKEN_DEADLINE.saturating_mul(tokens));
+        if let Some(group) = &self.group {
+            lock(group).set_deadline(deadline);
+        }
+        if let Some(mesh) = &self.mesh {
+            lock(mesh).set_deadline(deadline);
         }
     }
 
-    /// Ends the group of all ranks, because this rank's state is lost and the other ranks cannot continue without it.
+    /// Ends the groups of this rank, because its state is lost and the other ranks cannot continue without it.
     pub fn abort(&self) {
-        if let Some(group) = self.lock() {
-            group.abort();
+        if let Some(group) = &self.group {
+            lock(group).abort();
+        }
+        if let Some(mesh) = &self.mesh {
+            lock(mesh).abort();
         }
     }
 
-    /// Runs `operation` on the group; does nothing if there is no group.
+    /// Runs `operation` on the group of this host; does nothing if there is none.
     fn with_group(
         &self,
         operation: impl FnOnce(&mut Group) -> Result<(), CollectiveError>,
     ) -> Result<(), BackendError> {
-        let Some(mut group) = self.lock() else { return Ok(()) };
-        operation(&mut group).map_err(|source| BackendError::Collective { rank: self.rank(), source })
+        let Some(group) = &self.group else { return Ok(()) };
+        self.finished(operation(&mut lock(group)))
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, Group>> {
-        // A poisoned lock is safe to use: after a panic in the middle of an operation, the next one finds the group out
-        // of step.
-        self.group.as_ref().map(|group| group.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    fn finished(&self, result: Result<(), CollectiveError>) -> Result<(), BackendError> {
+        result.map_err(|source| BackendError::Collective { rank: self.rank(), source })
     }
+}
+
+fn lock<T>(group: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A poisoned lock is safe to use: after a panic in the middle of an operation, the next one finds the group out of
+    // step.
+    group.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Returns the number of ranks, from 1 to `num_ranks`, whose largest tensors fit with their copies into half of
@@ -173,8 +220,9 @@ mod tests {
     #[test]
     fn threads_are_shared_out() {
         let threads = |num_ranks: u32, available| -> Vec<usize> {
-            let of_shard = |rank| Membership { ranks: LocalRanks::of_shard(rank, num_ranks, 1), group: None };
-            (0..num_ranks).map(|rank| of_shard(rank).num_threads(available)).collect()
+            let on_host =
+                |rank| Membership { on_host: LocalRanks::of_shard(rank, num_ranks, 1), ..Membership::alone() };
+            (0..num_ranks).map(|rank| on_host(rank).num_threads(available)).collect()
         };
         assert_eq!(threads(1, 6), [6]);
         assert_eq!(threads(4, 6), [2, 2, 1, 1]);
@@ -202,8 +250,14 @@ mod tests {
 
     #[test]
     fn a_group_needs_a_file() {
-        let error = Membership::join(LocalRanks::of_shard(0, 2, 1), None).unwrap_err().to_string();
+        let join = |num_all, num_on_host| {
+            let [all, on_host] = [num_all, num_on_host].map(|num_shards| LocalRanks::of_shard(0, num_shards, 1));
+            Membership::join(Place { all, on_host, path: None, sockets: None })
+        };
+        let error = join(4, 2).unwrap_err().to_string();
         assert_eq!(error, "--collective-path is missing: 2 shards of one host need a file that they share");
-        assert!(Membership::join(LocalRanks::of_shard(0, 1, 1), None).is_ok());
+        assert!(join(1, 1).is_ok());
+        // The other shard is on another host, and devices sum by themselves.
+        assert_eq!(join(2, 1).unwrap().num_ranks(), 2);
     }
 }

@@ -26,6 +26,10 @@ pub enum CollectiveError {
     OtherWorldSize { path: PathBuf, found: usize, num_ranks: usize },
     #[error("rank {rank} has opened {path} already: each group needs a file of its own")]
     RankTaken { rank: usize, path: PathBuf },
+    #[error("rank {rank} needs a socket to every other rank and none to itself, which rank {other_rank} contradicts")]
+    Sockets { rank: usize, other_rank: usize },
+    #[error("rank {rank} cannot use its socket to rank {other_rank}")]
+    Socket { rank: usize, other_rank: usize, source: std::io::Error },
     #[error(
         "all-gather of {num_values} values in {num_rows} rows from each of {num_ranks} ranks into {num_gathered}: \
          the number of rows must divide the number of values, and the result must hold the values of all ranks; \
@@ -49,7 +53,7 @@ pub enum CollectiveError {
     /// a turn.
     #[error("{operation}: waited {after:?} for {}", name_ranks(.missing))]
     Deadline { operation: Operation, missing: Vec<usize>, after: Duration },
-    /// A rank called [`abort`](crate::Group::abort), failed an operation, or left the group.
+    /// A rank called [`abort`](crate::Group::abort), failed an operation, left the group, or closed its connection.
     #[error("rank {rank} has ended the group")]
     Aborted { rank: usize },
     #[error("cannot wait for other ranks")]

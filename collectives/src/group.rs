@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::operation::check_lengths;
 use crate::region::{CHUNK_LEN, MAX_RANKS, NUM_BUFFERS, Region};
 use crate::rendezvous::Rendezvous;
 use crate::staging::{self, Place};
@@ -168,11 +169,7 @@ impl Group {
 
     fn gather(&mut self, part: &[f32], num_rows: usize, gathered: &mut [f32]) -> Result<(), CollectiveError> {
         let num_ranks = self.num_ranks();
-        let has_rows = if num_rows == 0 { part.is_empty() } else { part.len().is_multiple_of(num_rows) };
-        if !has_rows || part.len().checked_mul(num_ranks) != Some(gathered.len()) {
-            let (num_values, num_gathered) = (part.len(), gathered.len());
-            return Err(CollectiveError::Lengths { num_values, num_rows, num_ranks, num_gathered });
-        }
+        check_lengths(part.len(), num_rows, num_ranks, gathered.len())?;
         let operation = Operation::AllGather { num_rows, num_values: part.len() };
         self.begin(operation)?;
         if num_ranks == 1 {

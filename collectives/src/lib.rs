@@ -1,7 +1,8 @@
-//! All-reduce and all-gather between the rank processes of one host, over shared memory.
+//! All-reduce and all-gather between rank processes: over shared memory on one host, over sockets between hosts.
 //!
-//! Entry point: [`Group::open`]. A model that is split over N processes on the CPU adds up activations, in most models
-//! twice per layer. The ranks map one file, a memfd or a file on tmpfs:
+//! Entry points: [`Group::open`] for the ranks of one host, and [`Mesh`] for those of several. A model that is split
+//! over N processes on the CPU adds up activations, in most models twice per layer. The ranks of one host map one file,
+//! a memfd or a file on tmpfs:
 //!
 //! ```text
 //! ┌────────────────────────────────────────┐
@@ -41,6 +42,7 @@
 
 mod error;
 mod group;
+mod mesh;
 mod operation;
 mod region;
 mod rendezvous;
@@ -52,6 +54,7 @@ mod tests;
 
 pub use error::CollectiveError;
 pub use group::Group;
+pub use mesh::{MESH_CHUNK_LEN, Mesh};
 pub use operation::Operation;
 pub use region::{CHUNK_LEN, MAX_RANKS};
 pub use turn::Turn;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::CollectiveError;
+
 const ALL_REDUCE: u64 = 1;
 const ALL_GATHER: u64 = 2;
 
@@ -37,6 +39,23 @@ impl fmt::Display for Operation {
             Self::Turn { max_at_once } => write!(formatter, "taking a turn ({max_at_once} at once)"),
             Self::Unknown { kind } => write!(formatter, "an unknown operation ({kind})"),
         }
+    }
+}
+
+/// Checks the lengths of an all-gather: `num_values` values in `num_rows` rows from each rank, `num_gathered` in all.
+///
+/// # Errors
+/// [`CollectiveError::Lengths`] when they contradict each other.
+pub(crate) fn check_lengths(
+    num_values: usize,
+    num_rows: usize,
+    num_ranks: usize,
+    num_gathered: usize,
+) -> Result<(), CollectiveError> {
+    let has_rows = if num_rows == 0 { num_values == 0 } else { num_values.is_multiple_of(num_rows) };
+    match has_rows && num_values.checked_mul(num_ranks) == Some(num_gathered) {
+        true => Ok(()),
+        false => Err(CollectiveError::Lengths { num_values, num_rows, num_ranks, num_gathered }),
     }
 }
 

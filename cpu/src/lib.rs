@@ -124,7 +124,7 @@ impl Backend for CpuBackend {
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {
-        MemoryPlan::of_host(self.membership.num_ranks())
+        MemoryPlan::of_host(self.membership.num_on_host())
     }
 
     fn devices(&self) -> Vec<DevicePlace> {

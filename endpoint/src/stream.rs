@@ -1,7 +1,7 @@
 //! Connections. Their calls block.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -44,6 +44,28 @@ impl Stream {
     pub(crate) fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
+    }
+
+    /// Returns another handle of the same connection.
+    ///
+    /// # Errors
+    /// When the process has too many open files.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Unix(stream) => stream.try_clone().map(Self::Unix),
+            Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
+        }
+    }
+
+    /// Ends the reading half, the writing half or both, for all handles of the connection.
+    ///
+    /// # Errors
+    /// When the connection has already ended.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.shutdown(how),
+            Self::Tcp(stream) => stream.shutdown(how),
+        }
     }
 
     /// Sets the maximum time of each read; `None` means no limit.

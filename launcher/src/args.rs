@@ -118,7 +118,7 @@ pub(crate) struct LaunchArgs {
     #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) sharded: Option<bool>,
 
-    /// Number of shard processes [default: 1]
+    /// Number of shard processes of each host [default: 1]
     #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) num_shard: Option<u32>,
 
@@ -136,6 +136,8 @@ pub(crate) struct LaunchArgs {
     #[arg(long, env, help_heading = PROCESSES, default_value_t = 30, visible_alias = "graceful-termination-timeout", short_alias = 'g')]
     pub(crate) shutdown_timeout: u64,
 
+    #[command(flatten)]
+    pub(crate) slice: crate::hosts::SliceArgs,
     #[command(flatten)]
     pub(crate) http: router::HttpArgs,
     #[command(flatten)]

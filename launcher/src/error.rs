@@ -30,6 +30,18 @@ pub(crate) enum LauncherError {
         "no writable directory for the sockets of the shards was found (tried {tried}); pass a path with --shard-uds-path"
     )]
     NoRuntimeDirectory { tried: String },
+    #[error(
+        "the door for the other hosts of the slice cannot be opened at {host}: {source}; --slice-port sets the port"
+    )]
+    Door { host: String, source: std::io::Error },
+    #[error("the router has no address for a shard of another host: {0}")]
+    Relay(Box<endpoint::ListenError>),
+    /// Hosts that do not belong together.
+    #[error("the slice cannot be assembled: {0}")]
+    SliceRefused(String),
+    /// Hosts that are missing, have ended or are cut off.
+    #[error("{0}")]
+    SliceLost(String),
     #[error("the memory that the shards share cannot be created: {0}")]
     SharedMemory(std::io::Error),
     #[error("{name} cannot be started: {source}")]
@@ -61,14 +73,21 @@ impl LauncherError {
     /// passes it on. `docs/exit-codes.md` has the table.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::Arguments(_) | Self::Model(_) | Self::Router(_) | Self::Shard(_) | Self::Listen(_) => {
-                exit_status::CONFIGURATION
-            }
+            Self::Arguments(_)
+            | Self::Model(_)
+            | Self::Router(_)
+            | Self::Shard(_)
+            | Self::Listen(_)
+            | Self::Door { .. }
+            | Self::SliceRefused(_) => exit_status::CONFIGURATION,
+            Self::SliceLost(_) => exit_status::DEVICE,
             Self::Hub(error) => error.exit_status(),
             Self::Device { .. } => exit_status::NO_DEVICE,
-            Self::NoRuntimeDirectory { .. } | Self::SharedMemory(_) | Self::Spawn { .. } | Self::Signals(_) => {
-                exit_status::FAILURE
-            }
+            Self::NoRuntimeDirectory { .. }
+            | Self::SharedMemory(_)
+            | Self::Spawn { .. }
+            | Self::Signals(_)
+            | Self::Relay(_) => exit_status::FAILURE,
             Self::ChildExited { exit: Exit::Status(status), .. } => match u8::try_from(*status) {
                 Ok(status @ (exit_status::CONFIGURATION | exit_status::NO_DEVICE | exit_status::DEVICE)) => status,
                 Ok(_) | Err(_) => exit_status::FAILURE,

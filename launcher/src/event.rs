@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use router::Ready;
 
 use crate::exit::Exit;
+use crate::hosts::News;
 
 /// The maximum number of queued events. At this limit, the threads that send events wait for the supervisor.
 const MAX_QUEUED_EVENTS: usize = 256;
@@ -32,6 +33,8 @@ pub(crate) enum Event {
     Serving(Ready),
     /// The launcher received SIGINT, SIGTERM or SIGHUP.
     Stop,
+    /// News of another host of the slice, by its index.
+    Host(usize, News),
 }
 
 /// Creates the channel for events, and returns its sender and receiver.

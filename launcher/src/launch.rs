@@ -6,6 +6,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use devices::plugins::Surroundings;
 use devices::tpu::{self as chips, Chip};
@@ -15,12 +16,14 @@ use model_files::ModelFiles;
 use crate::args::{LaunchArgs, PlanArgs};
 use crate::download::{self, Snapshot, Wanted};
 use crate::error::{self, LauncherError};
+use crate::hosts::{self, Assembly, News, Secret, Slice};
 use crate::plan::text::text;
 use crate::plan::{LaunchPlan, Machine, Place};
 use crate::shared_memory::SharedMemory;
+use crate::supervisor::{self, Connections};
 use crate::tpu::diagnosis::{Diagnosis, Inspection};
 use crate::tpu::{FIRST_PORT, MAX_DEVICES_PER_HOST, diagnosis, free_ports};
-use crate::{preflight, supervisor, variables};
+use crate::{event, preflight, variables};
 
 /// Serves until a signal arrives or something fails. `docs/exit-codes.md` lists the exit statuses.
 pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
@@ -76,9 +79,7 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
         device_counts: device_counts(args, device, None),
     };
     let mut plan = LaunchPlan::new(args, &place, &machine)?;
-    if let Some(reason) = plan.unreachable() {
-        return Err(LauncherError::Arguments(vec![reason]));
-    }
+    let secret = secret(args, &plan)?;
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
     for warning in warnings.iter().chain(plan.slice.iter().flat_map(|slice| &slice.notes)) {
         tracing::warn!("{warning}");
@@ -87,10 +88,23 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
         return Err(LauncherError::Device { device, reasons: errors });
     }
     let mut signals = download::watch_signals().map_err(LauncherError::Signals)?;
+    let (events_tx, events) = event::channel();
+    let page = page(args, &plan)?;
+    let slice = match secret {
+        None => Slice::default(),
+        Some(secret) => {
+            let assembly = assembly(args, &plan, secret);
+            match hosts::assemble(&assembly, &mut signals, (&events_tx, &events))? {
+                Some(slice) => slice,
+                None => return Ok(()),
+            }
+        }
+    };
     let snapshot;
     if let Some(wanted) = wanted(args) {
         let Some(resolved) = download::resolve(&wanted, &machine.environment, &mut signals)? else {
             // A signal came first.
+            slice.tell(&News::Left);
             return Ok(());
         };
         snapshot = resolved;
@@ -99,7 +113,41 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
         plan = LaunchPlan::new(args, &place, &machine)?;
     }
     preflight::check_model(args, &place, &plan)?;
-    supervisor::run(&plan, signals)
+    supervisor::run(&plan, signals, Connections { slice, page, events_tx, events })
+}
+
+/// Reads the secret of the slice; `None` if this host is alone.
+fn secret(args: &LaunchArgs, plan: &LaunchPlan) -> Result<Option<Secret>, LauncherError> {
+    if plan.hosts.num() == 1 {
+        return Ok(None);
+    }
+    let secret = Secret::read(args.slice.slice_secret_file.as_deref(), &plan.hosts);
+    secret.map(Some).map_err(|error| LauncherError::Arguments(vec![error]))
+}
+
+fn assembly<'a>(args: &LaunchArgs, plan: &'a LaunchPlan, secret: Secret) -> Assembly<'a> {
+    Assembly {
+        hosts: &plan.hosts,
+        secret,
+        settings: plan.settings.clone(),
+        endpoints: plan.endpoints.clone(),
+        num_shard: args.num_shard.unwrap_or(1),
+        sums: plan.sums,
+        timeout: Duration::from_secs(args.slice.slice_timeout),
+    }
+}
+
+/// Starts the pages of a host that has no router.
+fn page(args: &LaunchArgs, plan: &LaunchPlan) -> Result<Option<router::HostPage>, LauncherError> {
+    if plan.hosts.is_first() {
+        return Ok(None);
+    }
+    let facts = router::HostFacts {
+        index: plan.hosts.index,
+        num_hosts: plan.hosts.num(),
+        first: plan.hosts.all[0].name.clone(),
+    };
+    router::HostPage::start(&args.http, facts).map(Some).map_err(|error| LauncherError::Router(Box::new(error)))
 }
 
 fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
@@ -127,8 +175,9 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
     let errors = errors.iter().map(|error| format!("error: {error}"));
     let warnings = warnings.into_iter().chain(launch.foreign.warnings()).map(|warning| format!("warning: {warning}"));
+    let secret = secret(launch, &plan).err().map(|error| format!("error: {}", error::text(&error)));
     let notes = launch.foreign.notes().into_iter().map(|note| format!("note: {note}"));
-    let remarks: Vec<String> = errors.chain(warnings).chain(notes).collect();
+    let remarks: Vec<String> = errors.chain(secret).chain(warnings).chain(notes).collect();
     Ok(text(&plan, &machine, &format!("{device} ({reason})"), &remarks))
 }
 

@@ -19,6 +19,7 @@ mod event;
 mod exit;
 mod foreign;
 mod health;
+mod hosts;
 mod init;
 mod launch;
 mod plan;

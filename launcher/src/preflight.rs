@@ -32,7 +32,7 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
 /// # Errors
 /// The first problem.
 pub(crate) fn check_model(args: &LaunchArgs, place: &Place<'_>, plan: &LaunchPlan) -> Result<(), LauncherError> {
-    let num_shards = u32::try_from(plan.shards.len()).unwrap_or(u32::MAX);
+    let num_shards = u32::try_from(plan.endpoints.len()).unwrap_or(u32::MAX);
     let router_args = plan::router_args(args, place, num_shards);
     let shard_args = plan::shard_args(args, place, 0, [num_shards, plan.devices_per_shard])?;
     shard::check(&shard_args, &router::wishes(&router_args))?;

@@ -6,6 +6,9 @@
 //!       └──────────── a child ends ─────────┴───────────────┴─▶ the others are ended, the launch fails
 //! ```
 //!
+//! In a slice of several hosts, host 0 starts the router when the shards of all hosts are ready. The other hosts run
+//! their shards until the router tells these to leave. The loss of any host is a failure of all.
+//!
 //! The supervisor is one thread that receives events from one channel. It owns the child processes. Log lines of the
 //! children do not pass through it (`child_logs`), so a slow reader of the log delays neither signals nor the end of a
 //! child.
@@ -19,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use endpoint::Endpoint;
 use proto::exit_status;
+use router::{HostPage, HostStage as Stage};
 use rustix::process::Signal;
 use signal_hook::iterator::Signals;
 use tracing::Level;
@@ -26,9 +30,10 @@ use tracing::Level;
 use crate::banner;
 use crate::child_logs::ChildLogs;
 use crate::error::LauncherError;
-use crate::event::{self, ChildId, Event};
+use crate::event::{ChildId, Event};
 use crate::exit::Exit;
-use crate::plan::{ChildPlan, LaunchPlan};
+use crate::hosts::{News, Slice};
+use crate::plan::{ChildPlan, LaunchPlan, ShardPlan};
 use crate::process::Process;
 use crate::readiness::{self, Watch};
 
@@ -52,11 +57,14 @@ const KILL_DEADLINE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When a child cannot be started, does not become ready, or ends by itself.
-pub(crate) fn run(plan: &LaunchPlan, signals: Signals) -> Result<(), LauncherError> {
-    let (events_tx, events) = event::channel();
+pub(crate) fn run(plan: &LaunchPlan, signals: Signals, connections: Connections) -> Result<(), LauncherError> {
+    let Connections { slice, page, events_tx, events } = connections;
     watch_signals(signals, events_tx.clone());
     let mut supervisor = Supervisor {
         plan,
+        slice,
+        page,
+        unready: plan.all_shards().collect(),
         executable: std::env::current_exe()
             .map_err(|source| LauncherError::Spawn { name: "this executable".into(), source })?,
         events_tx,
@@ -65,24 +73,52 @@ pub(crate) fn run(plan: &LaunchPlan, signals: Signals) -> Result<(), LauncherErr
         watches: BTreeMap::new(),
         ending: BTreeSet::new(),
         bad_exit: None,
+        lost_host: None,
         is_serving: false,
         logs: Arc::new(ChildLogs::new(plan.json_output)),
     };
     let outcome = match supervisor.serve() {
-        Ok(()) => supervisor.drain(),
+        Ok(Stopped::BySignal) => supervisor.drain(),
+        Ok(Stopped::ByFirstHost) => supervisor.leave(),
         Err(error) => Err(supervisor.fail(error)),
     };
     supervisor.remove_sockets();
+    supervisor.slice.tell(&match &outcome {
+        Ok(()) => News::Left,
+        Err(error) => News::Failed(error.to_string()),
+    });
     outcome
+}
+
+/// The connections of this host to its slice, and the events of this launch.
+pub(crate) struct Connections {
+    pub(crate) slice: Slice,
+    /// The pages of a host that has no router.
+    pub(crate) page: Option<HostPage>,
+    pub(crate) events_tx: SyncSender<Event>,
+    pub(crate) events: Receiver<Event>,
+}
+
+/// The reason why this host stops without a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    /// This host has the router, and it or another host of the slice was asked to stop.
+    BySignal,
+    /// Host 0 has ended, or told the shards of this host to leave.
+    ByFirstHost,
 }
 
 struct Supervisor<'a> {
     plan: &'a LaunchPlan,
+    slice: Slice,
+    page: Option<HostPage>,
     executable: PathBuf,
     events_tx: SyncSender<Event>,
     events: Receiver<Event>,
     /// Children that have not been reaped.
     children: BTreeMap<ChildId, Process>,
+    /// The shards of all hosts that are not ready. The router starts when there are none.
+    unready: BTreeSet<ChildId>,
     /// The waits for shards that are not ready.
     watches: BTreeMap<ChildId, Watch>,
     /// Children that were told to end. Their exit is not an error.
@@ -90,31 +126,100 @@ struct Supervisor<'a> {
     /// The child that ended badly by itself and is most likely the cause of the failure. If several are equally likely,
     /// this is the first.
     bad_exit: Option<(ChildId, Exit)>,
+    /// The error of another host that has failed or is lost. If there are several, this is the first.
+    lost_host: Option<LauncherError>,
     /// True if the router has opened its port.
     is_serving: bool,
     logs: Arc<ChildLogs>,
 }
 
 impl Supervisor<'_> {
-    /// Starts the children and handles their events. Returns `Ok` when a signal asks the launcher to stop.
-    fn serve(&mut self) -> Result<(), LauncherError> {
+    /// Starts the children and handles their events. Returns `Ok` when this host should stop.
+    fn serve(&mut self) -> Result<Stopped, LauncherError> {
         for shard in &self.plan.shards {
-            self.start(&shard.child, &[])?;
-            let watch = readiness::watch(shard.child.id, shard.endpoint.clone(), self.events_tx.clone());
-            self.watches.insert(shard.child.id, watch);
+            self.start_shard(shard)?;
         }
+        self.slice.tell(&News::Started);
+        self.show(Stage::Loading);
         loop {
             let event = self.events.recv().expect("this supervisor holds a sender");
-            if let Event::Ready(id) = event {
-                self.watches.remove(&id);
-                if self.watches.is_empty() {
-                    self.start_router()?;
+            match event {
+                Event::Ready(id) => {
+                    self.watches.remove(&id);
+                    self.unready.remove(&id);
+                    if self.unready.is_empty() {
+                        self.start_router()?;
+                    }
                 }
-            } else if let Event::Stop = event {
-                return Ok(());
-            } else {
-                self.handle(event)?;
+                Event::Stop if self.plan.router.is_some() => return Ok(Stopped::BySignal),
+                Event::Stop => return self.await_first_host(),
+                Event::Host(host, News::Stop) => {
+                    tracing::info!("{} was asked to stop, so the slice stops", self.plan.hosts.name(host));
+                    return Ok(Stopped::BySignal);
+                }
+                // The router of host 0 has told the shard to leave.
+                Event::Exited(id, Exit::Status(0)) if self.plan.router.is_none() => {
+                    self.reap(id, Exit::Status(0));
+                    if self.children.is_empty() {
+                        return Ok(Stopped::ByFirstHost);
+                    }
+                }
+                Event::Host(_, News::Left) if self.plan.router.is_none() => return Ok(Stopped::ByFirstHost),
+                event => self.handle(event)?,
             }
+        }
+    }
+
+    /// Handles a signal on a host without a router: asks host 0 to stop the slice, and goes on until it has done so.
+    fn await_first_host(&mut self) -> Result<Stopped, LauncherError> {
+        tracing::info!("asking host 0 to stop the slice");
+        self.slice.tell(&News::Stop);
+        self.show(Stage::Ending);
+        let shards = self.shard_ids();
+        // After this time host 0 has drained, or is not going to.
+        self.wait(&shards, self.plan.shutdown_timeout.saturating_add(ROUTER_MARGIN + SHARD_LEAVE_DEADLINE));
+        match self.lost_host.take() {
+            Some(error) if !self.children.is_empty() => Err(error),
+            _ => Ok(Stopped::ByFirstHost),
+        }
+    }
+
+    /// Ends the shards of a host without a router, after host 0 has ended the slice.
+    fn leave(&mut self) -> Result<(), LauncherError> {
+        self.logs.clear_progress();
+        self.show(Stage::Ending);
+        let shards = self.shard_ids();
+        self.wait(&shards, SHARD_LEAVE_DEADLINE);
+        self.kill(&shards);
+        match self.bad_exit.take() {
+            Some((id, exit)) => Err(self.child_exited(id, exit)),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a shard of this host. On host 0, waits for it on another thread.
+    fn start_shard(&mut self, shard: &ShardPlan) -> Result<(), LauncherError> {
+        let ChildId::Shard(number) = shard.child.id else { return Ok(()) };
+        match self.slice.peers.take(number)? {
+            // The sockets are closed here once the child has them.
+            Some(inherited) => self.start(&shard.child, std::slice::from_ref(&inherited.flag))?,
+            None => self.start(&shard.child, &[])?,
+        }
+        if self.plan.router.is_some() {
+            self.watch(shard.child.id, &shard.endpoint);
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, id: ChildId, endpoint: &Endpoint) {
+        let watch = readiness::watch(id, endpoint.clone(), self.events_tx.clone());
+        self.watches.insert(id, watch);
+    }
+
+    /// Shows the stage of this host on its page, if it has one.
+    fn show(&self, stage: Stage) {
+        if let Some(page) = &self.page {
+            page.show(stage);
         }
     }
 
@@ -165,11 +270,18 @@ impl Supervisor<'_> {
         self.wait(&everyone, LAST_WORDS_DEADLINE);
         let stopped = self.stopped();
         self.kill(&everyone);
-        let error = match (error, self.bad_exit.take()) {
-            (LauncherError::ChildExited { .. } | LauncherError::NotReady { .. }, Some((id, exit))) => {
+        let error = match (error, self.bad_exit.take(), self.lost_host.take()) {
+            // A child of this host that only lost its peer follows from the loss of the host.
+            (LauncherError::ChildExited { .. } | LauncherError::NotReady { .. }, Some((id, exit)), Some(lost))
+                if is_consequence(id, exit) =>
+            {
+                lost
+            }
+            (LauncherError::ChildExited { .. } | LauncherError::NotReady { .. }, Some((id, exit)), _) => {
                 self.child_exited(id, exit)
             }
-            (error, _) => error,
+            (LauncherError::NotReady { .. }, None, Some(lost)) => lost,
+            (error, ..) => error,
         };
         match stopped {
             Some(id) => LauncherError::Stopped { error: Box::new(error), stopped: id.to_string() },
@@ -192,7 +304,8 @@ impl Supervisor<'_> {
     fn start_router(&mut self) -> Result<(), LauncherError> {
         let failed = |source| LauncherError::Spawn { name: ChildId::Router.to_string(), source };
         let (reader, writer, flag) = readiness::router_pipe().map_err(failed)?;
-        self.start(&self.plan.router, &[flag])?;
+        let Some(router) = &self.plan.router else { return Ok(()) };
+        self.start(router, &[flag])?;
         drop(writer);
         readiness::watch_router(reader, self.events_tx.clone());
         Ok(())
@@ -210,11 +323,45 @@ impl Supervisor<'_> {
             }
             Event::Serving(ready) => {
                 self.is_serving = true;
+                self.slice.tell(&News::Serving);
                 self.logs.tell(banner::text(&ready));
             }
+            Event::Host(host, news) => return self.handle_news(host, &news),
             Event::Ready(_) | Event::Stop => {}
         }
         Ok(())
+    }
+
+    /// Handles news of another host while the slice starts or serves.
+    fn handle_news(&mut self, host: usize, news: &News) -> Result<(), LauncherError> {
+        match news {
+            News::Started => {
+                let plan = self.plan;
+                for (_, id, endpoint) in plan.remote_shards().filter(|(of, ..)| *of == host) {
+                    self.watch(id, endpoint);
+                }
+            }
+            News::Serving => self.show(Stage::Serving),
+            News::Failed(_) | News::Lost(_) | News::Left => {
+                self.note_loss(host, news);
+                return Err(self.lost_host.take().expect("the loss has been noted"));
+            }
+            News::Assembled | News::Stop => {}
+        }
+        Ok(())
+    }
+
+    /// Notes that a host has failed or is lost, and lets the router know that its shards are gone.
+    fn note_loss(&mut self, host: usize, news: &News) {
+        let name = self.plan.hosts.name(host);
+        let error = match news {
+            News::Failed(reason) => format!("{name} has failed: {reason}"),
+            News::Lost(reason) => format!("{name} is lost: {reason}"),
+            News::Left => format!("{name} has ended"),
+            News::Assembled | News::Started | News::Serving | News::Stop => return,
+        };
+        self.slice.close(host);
+        self.lost_host.get_or_insert(LauncherError::SliceLost(error));
     }
 
     /// Waits until the children `ids` have ended, for at most `timeout`. If a signal arrives meanwhile, they get
@@ -231,6 +378,7 @@ impl Supervisor<'_> {
                     self.signal(ids, Signal::TERM);
                 }
                 Event::Serving(_) => self.is_serving = true,
+                Event::Host(host, news) => self.note_loss(host, &news),
                 Event::Ready(_) | Event::NotReady(..) => {}
             }
         }
@@ -289,6 +437,14 @@ impl Supervisor<'_> {
                 let _ = std::fs::remove_file(path);
             }
         }
+    }
+}
+
+/// True if a child may have ended because a host of the slice is lost: the router, or a shard whose peer is gone.
+fn is_consequence(id: ChildId, exit: Exit) -> bool {
+    match id {
+        ChildId::Router => matches!(exit, Exit::Status(_)),
+        ChildId::Shard(_) => exit == Exit::Status(i32::from(exit_status::FAILURE)),
     }
 }
 

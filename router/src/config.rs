@@ -11,7 +11,7 @@ use proto::{MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_TIED_TOKENS, ModelInfo, War
 
 use crate::api_keys::ApiKeys;
 use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, HttpArgs, LimitArgs, RouterArgs};
-use crate::http_listener::HttpEndpoint;
+use crate::http_listener::{HttpEndpoint, HttpEndpointError};
 use crate::memory;
 use crate::text::ChatOverrides;
 
@@ -22,6 +22,12 @@ const TOP_TOKEN_BYTES: usize = proto::TOKEN_BYTES + 4;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct ConfigError(Vec<String>);
+
+impl From<HttpEndpointError> for ConfigError {
+    fn from(error: HttpEndpointError) -> Self {
+        Self(vec![error.to_string()])
+    }
+}
 
 /// The checked arguments.
 #[derive(Debug, Clone)]

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::num::NonZero;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
@@ -35,9 +36,17 @@ pub struct ShardArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub devices_per_shard: u32,
 
+    /// Number of shards on this host; the shards are numbered host by host [default: all of them]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub shards_on_host: Option<u32>,
+
     /// File that the shards of this host share
     #[arg(long, hide = true)]
     pub collective_path: Option<PathBuf>,
+
+    /// Inherited sockets to the other shards, by number, in the order of shards, with - for this one
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    pub peer_sockets: Option<PeerSockets>,
 
     /// Log one JSON object per line
     #[arg(long, env)]
@@ -46,6 +55,34 @@ pub struct ShardArgs {
     /// Level of the log: error, warn, info, debug, trace, or a filter such as `info,shard=debug`
     #[arg(long, env, default_value = "info")]
     pub log_level: String,
+}
+
+/// The numbers of the sockets to the other shards, in the order of shards; `None` for the shard itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerSockets(pub Vec<Option<RawFd>>);
+
+/// The error for text that is not a list of sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be the numbers of sockets with commas, and - for the shard itself, such as 7,-,8")]
+pub struct PeerSocketsError;
+
+impl std::str::FromStr for PeerSockets {
+    type Err = PeerSocketsError;
+
+    fn from_str(text: &str) -> Result<Self, PeerSocketsError> {
+        let socket = |word| match word {
+            "-" => Ok(None),
+            number => number.parse().map(Some).map_err(|_| PeerSocketsError),
+        };
+        text.split(',').map(socket).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl std::fmt::Display for PeerSockets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words = self.0.iter().map(|socket| socket.map_or_else(|| "-".to_owned(), |number| number.to_string()));
+        f.write_str(&words.collect::<Vec<_>>().join(","))
+    }
 }
 
 /// The model, and how it is computed.
@@ -168,14 +205,28 @@ impl ShardArgs {
     /// Returns the arguments, without the program's name, that parse to `self` if no environment variable sets a value
     /// that is absent here.
     pub fn to_argv(&self) -> Vec<OsString> {
-        let Self { model, uds_path, shard, num_shards, devices_per_shard, collective_path, json_output, log_level } =
-            self;
+        let Self {
+            model,
+            uds_path,
+            shard,
+            num_shards,
+            devices_per_shard,
+            shards_on_host,
+            collective_path,
+            peer_sockets,
+            json_output,
+            log_level,
+        } = self;
         let mut argv = model.to_argv();
         argv.extend(["--uds-path".into(), uds_path.to_string().into()]);
         argv.extend(["--shard".into(), shard.to_string().into()]);
         argv.extend(["--num-shards".into(), num_shards.to_string().into()]);
         argv.extend(["--devices-per-shard".into(), devices_per_shard.to_string().into()]);
+        let on_host = shards_on_host.map(|number| ["--shards-on-host".into(), number.to_string().into()]);
+        argv.extend(on_host.into_iter().flatten());
         argv.extend(collective_path.iter().flat_map(|path| ["--collective-path".into(), OsString::from(path)]));
+        // One word, because the list may begin with a hyphen.
+        argv.extend(peer_sockets.iter().map(|sockets| format!("--peer-sockets={sockets}").into()));
         argv.extend(json_output.then(|| "--json-output".into()));
         argv.extend(["--log-level".into(), log_level.into()]);
         argv
@@ -287,7 +338,9 @@ mod tests {
             shard: 3,
             num_shards: 8,
             devices_per_shard: 2,
+            shards_on_host: Some(2),
             collective_path: Some("/proc/self/fd/7".into()),
+            peer_sockets: Some(PeerSockets(vec![None, Some(7), Some(12)])),
             json_output: true,
             log_level: "info,shard=debug".into(),
         };

@@ -21,7 +21,10 @@ use std::process::ExitCode;
 use proto::exit_status;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-pub use args::{Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, QuantizeError, ShardArgs, ThreadsError};
+pub use args::{
+    Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, PeerSockets, PeerSocketsError, QuantizeError, ShardArgs,
+    ThreadsError,
+};
 
 /// The error that ended a shard.
 #[derive(Debug, thiserror::Error)]

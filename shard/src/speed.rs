@@ -235,7 +235,9 @@ fn shard_args(model: &ModelArgs) -> Result<ShardArgs, SpeedError> {
         shard: 0,
         num_shards: 1,
         devices_per_shard: 1,
+        shards_on_host: None,
         collective_path: None,
+        peer_sockets: None,
         json_output: false,
         log_level: String::new(),
     })

@@ -59,7 +59,9 @@ impl Shard {
             shard: 0,
             num_shards: 1,
             devices_per_shard: 1,
+            shards_on_host: None,
             collective_path: None,
+            peer_sockets: None,
             json_output: true,
             log_level: "info".to_owned(),
         };

@@ -99,7 +99,7 @@ pub(super) fn upload(
     let specs = source.graphs.weights();
     let largest = specs.iter().map(|spec| spec.local_bytes()).max().unwrap_or(0);
     let max_at_once = membership.max_loading(&specs, Stays::OnDevice)?;
-    let num_members = membership.num_ranks();
+    let num_members = membership.num_on_host();
     // `max_loading` counts on two copies of the largest part for each rank, so a member of a group gets no minimum.
     let budget_bytes = if num_members > 1 { 0 } else { MIN_BUDGET_BYTES }.max(COPIES_UNDER_WAY * largest);
     let loading = Loading::new((source.checkpoint, client), &specs, devices, budget_bytes);

@@ -16,8 +16,8 @@ use rustix::fs::MemfdFlags;
 use crate::Group;
 
 /// A deadline far beyond what a test needs, even on a loaded machine. Tests that pass do not wait for it.
-const LONG: Duration = Duration::from_secs(120);
-const SHORT: Duration = Duration::from_millis(20);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+pub(crate) const SHORT: Duration = Duration::from_millis(20);
 
 /// A file in memory (memfd) that ranks open by its path.
 struct SharedMemory(File);
@@ -59,4 +59,27 @@ fn wait_until(is_there: impl Fn() -> bool) {
 /// Returns the number of ranks of the group that sleep.
 fn sleepers(group: &Group) -> u32 {
     group.region().header().sleepers.0.load(std::sync::atomic::Ordering::SeqCst)
+}
+
+/// Returns values of very different magnitudes, so that another order of additions gives other bits.
+pub(crate) fn input(seed: u64, rank: usize, len: usize) -> Vec<f32> {
+    let mut state = seed ^ (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let exponent = (state >> 60) as i32 - 8;
+        ((state >> 32) as i32 as f32) * 2.0_f32.powi(exponent)
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+pub(crate) fn sequential_sum(inputs: &[Vec<f32>]) -> Vec<f32> {
+    let mut sums = inputs[0].clone();
+    for input in &inputs[1..] {
+        sums.iter_mut().zip(input).for_each(|(sum, value)| *sum += value);
+    }
+    sums
 }

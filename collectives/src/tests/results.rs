@@ -4,31 +4,8 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 
-use super::{groups, run};
+use super::{bits, groups, input, run, sequential_sum};
 use crate::{CHUNK_LEN, Group};
-
-/// Returns values of very different magnitudes, so that another order of additions gives other bits.
-fn input(seed: u64, rank: usize, len: usize) -> Vec<f32> {
-    let mut state = seed ^ (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let exponent = (state >> 60) as i32 - 8;
-        ((state >> 32) as i32 as f32) * 2.0_f32.powi(exponent)
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
-fn sequential_sum(inputs: &[Vec<f32>]) -> Vec<f32> {
-    let mut sums = inputs[0].clone();
-    for input in &inputs[1..] {
-        sums.iter_mut().zip(input).for_each(|(sum, value)| *sum += value);
-    }
-    sums
-}
 
 fn lengths() -> impl Strategy<Value = usize> {
     prop_oneof![

@@ -142,7 +142,9 @@ impl Case {
             Fault::Garbage if self.moment == Moment::Load => "frame of 4294967295 bytes",
             Fault::Garbage => "sent a message that is not a reply",
             Fault::WrongNumber => "answered command",
-            Fault::WrongFingerprint if self.moment == Moment::Load => "has another model or other settings",
+            Fault::WrongFingerprint if self.moment == Moment::Load => {
+                "has another model, other settings or another instruction set"
+            }
             Fault::WrongFingerprint => "ran other programs or inputs than",
         };
         assert!(error.contains(expected), "{self:?}: {error}");

@@ -12,14 +12,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use devices::tpu::Chip;
-use devices::{Asked, Device, Ranks};
+use devices::{Asked, BackendKind, Device, Ranks};
 use endpoint::Endpoint;
+use serde_json::Value;
 
 use crate::args::LaunchArgs;
 use crate::download::Snapshot;
 use crate::environment::Environment;
 use crate::error::LauncherError;
 use crate::event::ChildId;
+use crate::hosts::Hosts;
 use crate::tpu::{Request, Slice};
 use crate::variables::{Setting, Variable, variables};
 
@@ -69,8 +71,17 @@ pub(crate) struct ShardPlan {
 /// All decisions about a launch: the processes to start, and the settings of the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LaunchPlan {
+    /// The shards of this host.
     pub(crate) shards: Vec<ShardPlan>,
-    pub(crate) router: ChildPlan,
+    /// The addresses of the shards of all hosts, in order. Those of other hosts are relayed on host 0.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// The router; `None` on a host that is not the first.
+    pub(crate) router: Option<ChildPlan>,
+    pub(crate) hosts: Hosts,
+    /// The settings that all hosts must share, as a JSON object.
+    pub(crate) settings: Value,
+    /// True if shards of several hosts sum their results through sockets.
+    pub(crate) sums: bool,
     /// The TPU slice to which the shards belong; `None` on other devices.
     pub(crate) slice: Option<Slice>,
     pub(crate) devices_per_shard: u32,
@@ -86,14 +97,17 @@ impl LaunchPlan {
     pub(crate) fn new(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Self, LauncherError> {
         let num_shard = args.num_shard.unwrap_or(1);
         let mut errors = check(args, place);
-        let slice = if errors.is_empty() { slice(args, place, machine) } else { Ok(None) };
+        let hosts = Hosts::read(&args.slice, place.device, &machine.environment);
+        errors.extend(hosts.as_ref().err().into_iter().flatten().cloned());
+        let hosts = hosts.unwrap_or_else(|_| Hosts::alone());
+        errors.extend(check_hosts(&hosts, args, place));
+        let slice = if errors.is_empty() { slice(args, place, machine, &hosts) } else { Ok(None) };
         errors.extend(slice.as_ref().err().into_iter().flatten().cloned());
         let (Ok(slice), true) = (slice, errors.is_empty()) else {
             return Err(LauncherError::Arguments(errors));
         };
-        let num_hosts = slice.as_ref().map_or(1, |slice| slice.hosts.len());
-        let num_shards = num_shard.saturating_mul(u32::try_from(num_hosts).unwrap_or(u32::MAX));
-        let first_shard = slice.as_ref().map_or(0, |slice| slice.worker_id.saturating_mul(num_shard));
+        let num_shards = num_shard.saturating_mul(u32::try_from(hosts.num()).unwrap_or(u32::MAX));
+        let first_shard = num_shard.saturating_mul(u32::try_from(hosts.index).unwrap_or(u32::MAX));
         let of_slice = slice.as_ref().map(|slice| slice.devices_per_process);
         let devices_per_shard = of_slice.or(args.devices_per_shard).unwrap_or(1);
         let shard = |local: u32| {
@@ -103,9 +117,14 @@ impl LaunchPlan {
             shard.child.variables = variables(&setting, &machine.environment);
             Ok::<_, LauncherError>(shard)
         };
+        let endpoints = (0..num_shards).map(|shard| endpoint(place, shard)).collect::<Result<_, _>>();
         Ok(Self {
             shards: (0..num_shard).map(shard).collect::<Result<_, _>>()?,
-            router: router(args, place, num_shards),
+            endpoints: endpoints.map_err(|error| LauncherError::Arguments(vec![error]))?,
+            router: hosts.is_first().then(|| router(args, place, num_shards)),
+            sums: hosts.num() > 1 && matches!(place.device.backend, BackendKind::Cpu),
+            settings: settings(args, place, [num_shard, devices_per_shard], &hosts),
+            hosts,
             slice,
             devices_per_shard,
             shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
@@ -113,19 +132,56 @@ impl LaunchPlan {
         })
     }
 
-    /// Returns the reason why this plan can be shown but not started: some of its shards run on hosts that the router
-    /// cannot reach. `None` if it can be started.
-    pub(crate) fn unreachable(&self) -> Option<String> {
-        let slice = self.slice.as_ref().filter(|slice| slice.hosts.len() > 1)?;
-        Some(format!(
-            "TPU_WORKER_HOSTNAMES names {} hosts, but the router reaches only the shards of its own host; this version \
-             serves only slices of one host",
-            slice.hosts.len()
-        ))
+    /// The shards that the router waits for: those of all hosts.
+    pub(crate) fn all_shards(&self) -> impl Iterator<Item = ChildId> {
+        (0..).zip(&self.endpoints).map(|(shard, _)| ChildId::Shard(shard))
+    }
+
+    /// The shards of other hosts: the index of the host, the shard and the address at which the router reaches it.
+    /// Empty on a host that is not the first.
+    pub(crate) fn remote_shards(&self) -> impl Iterator<Item = (usize, ChildId, &Endpoint)> {
+        let num_shard = self.shards.len();
+        let all = (0..).zip(&self.endpoints).filter(|_| self.hosts.is_first());
+        let all = all.map(move |(shard, endpoint)| (shard as usize / num_shard, ChildId::Shard(shard), endpoint));
+        all.filter(|(host, ..)| *host != self.hosts.index)
     }
 }
 
-fn slice(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Option<Slice>, Vec<String>> {
+/// Flags of a shard that may differ between the hosts of a slice.
+const OF_ONE_HOST: [&str; 3] = ["--plugin-path", "--program-cache", "--threads"];
+
+/// Returns the settings that all hosts of a slice must share: releases, counts, hosts and the flags of the model.
+fn settings(args: &LaunchArgs, place: &Place<'_>, counts: [u32; 2], hosts: &Hosts) -> Value {
+    let model = shard::ModelArgs { device: Asked::Device(place.device), ..args.model.clone() };
+    let words: Vec<String> = model.to_argv().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let flags = words.chunks_exact(2).filter(|pair| !OF_ONE_HOST.contains(&pair[0].as_str()));
+    let mut settings: serde_json::Map<String, Value> =
+        flags.map(|pair| (pair[0].clone(), pair[1].clone().into())).collect();
+    let [num_shard, devices_per_shard] = counts;
+    let names: Vec<String> = hosts.all.iter().map(ToString::to_string).collect();
+    let of_launch = [
+        ("the release", Value::from(env!("CARGO_PKG_VERSION"))),
+        ("the protocol of shards", proto::PROTOCOL_VERSION.into()),
+        ("--num-shard", num_shard.into()),
+        ("the number of devices per shard", devices_per_shard.into()),
+        ("the list of hosts", names.join(",").into()),
+    ];
+    settings.extend(of_launch.map(|(name, value)| (name.to_owned(), value)));
+    Value::Object(settings)
+}
+
+/// Checks that the device's shards can run on several hosts, and that the last shard has an address.
+fn check_hosts(hosts: &Hosts, args: &LaunchArgs, place: &Place<'_>) -> Option<String> {
+    let num_hosts = u32::try_from(hosts.num()).unwrap_or(u32::MAX);
+    if num_hosts > 1 && place.device.ranks == Ranks::OneProcess {
+        let device = place.device;
+        return Some(format!("a slice has {num_hosts} hosts, but --device {device} runs a model in one process"));
+    }
+    let num_shards = args.num_shard.unwrap_or(1).saturating_mul(num_hosts);
+    check_endpoint(place, num_shards.saturating_sub(1)).err()
+}
+
+fn slice(args: &LaunchArgs, place: &Place<'_>, machine: &Machine, hosts: &Hosts) -> Result<Option<Slice>, Vec<String>> {
     if place.device.ranks != Ranks::Slice {
         return Ok(None);
     }
@@ -135,6 +191,7 @@ fn slice(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Opti
         device_counts: place.device_counts.as_deref(),
         chips: &machine.chips,
         environment: &machine.environment,
+        hosts,
         ports: &machine.ports,
     };
     Slice::plan(&request).map(Some)
@@ -153,7 +210,6 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
     let num_shard = args.num_shard.unwrap_or(1);
     let ranks = place.device.check_ranks(num_shard, args.devices_per_shard.unwrap_or(1));
     errors.extend(ranks.err().map(|error| error.to_string()));
-    errors.extend(check_endpoint(place, num_shard.saturating_sub(1)).err());
     if let (Some(revision), None) = (&args.model.revision, place.snapshot) {
         let model_id = &args.model.model_id;
         errors.push(format!(
@@ -198,13 +254,17 @@ pub(crate) fn shard_args(
         model.model_id = snapshot.folder.display().to_string();
         model.revision = None;
     }
+    let on_host = args.num_shard.unwrap_or(1);
     Ok(shard::ShardArgs {
         model,
         uds_path: endpoint(place, shard).map_err(|error| LauncherError::Arguments(vec![error]))?,
         shard,
         num_shards,
         devices_per_shard,
+        shards_on_host: (on_host != num_shards).then_some(on_host),
         collective_path: place.collective_path.clone(),
+        // The supervisor passes this flag when it starts the shard.
+        peer_sockets: None,
         json_output: true,
         log_level: args.log.log_level.clone(),
     })

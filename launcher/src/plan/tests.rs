@@ -45,7 +45,7 @@ fn children_parse_what_the_plan_gives_them() {
     assert_eq!((shard.model.model_id.as_str(), shard.shard, shard.num_shards), ("/models/x", 0, 1));
     assert_eq!(shard.uds_path, plan.shards[0].endpoint);
     assert!(shard.json_output);
-    let Part::Router(router) = parse(&plan.router) else { panic!("not a router") };
+    let Part::Router(router) = parse(plan.router.as_ref().unwrap()) else { panic!("not a router") };
     let router = router.part;
     assert_eq!((router.http.port, router.batching.max_batch_size), (8080, Some(7)));
     assert_eq!((router.limits.max_total_tokens, router.num_shards), (Some(99), 1));

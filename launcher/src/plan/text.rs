@@ -20,6 +20,9 @@ pub(crate) fn text(plan: &LaunchPlan, machine: &Machine, device: &str, remarks: 
         let is_used = plan.slice.as_ref().is_some_and(|slice| slice.chips.contains(&index));
         text += &chip_line(index, chip, is_used);
     }
+    if plan.hosts.num() > 1 {
+        text += &hosts(plan);
+    }
     let common = common_variables(plan);
     if !common.is_empty() {
         text += "\nevery shard\n";
@@ -31,11 +34,37 @@ pub(crate) fn text(plan: &LaunchPlan, machine: &Machine, device: &str, remarks: 
         let _ = writeln!(text, "  socket {}", shard.endpoint);
         text += &table(&own);
     }
-    let _ = write!(text, "\n{:<8} {}\n", "router", short_argv(&plan.router));
-    let notes = plan.slice.iter().flat_map(|slice| slice.notes.clone()).chain(plan.unreachable());
+    match &plan.router {
+        Some(router) => _ = write!(text, "\n{:<8} {}\n", "router", short_argv(router)),
+        None => text += "\nno router: host 0 has it, and this host serves only /health and /metrics\n",
+    }
+    let notes = plan.slice.iter().flat_map(|slice| slice.notes.clone());
     let notes = notes.map(|note| format!("note: {note}"));
     let lines: Vec<String> = notes.chain(remarks.iter().cloned()).map(|line| line + "\n").collect();
     if lines.is_empty() { text } else { text + "\n" + &lines.concat() }
+}
+
+/// The hosts of the slice, with their doors and shards.
+fn hosts(plan: &LaunchPlan) -> String {
+    let num_shard = plan.shards.len();
+    let mut text = format!(
+        "slice    {} hosts with {} shard(s), this is host {}\n",
+        plan.hosts.num(),
+        plan.endpoints.len(),
+        plan.hosts.index
+    );
+    for (index, host) in plan.hosts.all.iter().enumerate() {
+        let (first, last) = (index * num_shard, (index + 1) * num_shard - 1);
+        let shards = if first == last { format!("shard {first}") } else { format!("shards {first} to {last}") };
+        let door =
+            if index == 0 { format!("{}  router", host.name) } else { format!("{}  door {}", host.name, host.port) };
+        let own = if index == plan.hosts.index { "  this host" } else { "" };
+        let _ = writeln!(text, "host {index:<3} {door}, {shards}{own}");
+    }
+    for (host, id, endpoint) in plan.remote_shards() {
+        let _ = writeln!(text, "relay    {endpoint} to {id} of host {host}");
+    }
+    text
 }
 
 fn chip_line(index: usize, chip: &Chip, is_used: bool) -> String {

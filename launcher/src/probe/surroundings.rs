@@ -7,6 +7,7 @@ use devices::{Device, Ranks};
 use shard::probe::ProbeArgs;
 
 use crate::error::LauncherError;
+use crate::hosts::{Hosts, SliceArgs};
 use crate::tpu::diagnosis::{self, Diagnosis, Inspection};
 use crate::tpu::{FIRST_PORT, Request, Slice, devices_per_chip, free_ports};
 use crate::variables::{Setting, Variable, environment, variables};
@@ -29,12 +30,14 @@ pub(super) fn look(device: Device, args: &ProbeArgs, root: &Path) -> Result<Foun
     }
     let chips = chips::find(root).usable;
     let all = chips.iter().map(|chip| devices_per_chip(chip.generation)).sum();
+    let hosts = Hosts::read(&SliceArgs::default(), device, &environment).map_err(LauncherError::Arguments)?;
     let request = Request {
         num_shard: 1,
         devices_per_shard: Some(args.num_devices.unwrap_or(all)),
         device_counts: None,
         chips: &chips,
         environment: &environment,
+        hosts: &hosts,
         ports: &free_ports(FIRST_PORT, 1, 0),
     };
     let slice = Slice::plan(&request).map_err(LauncherError::Arguments)?;

@@ -36,18 +36,15 @@ impl Asked {
     /// # Errors
     /// One error for each value that is invalid.
     pub(crate) fn read(request: &Request<'_>) -> Result<Self, Vec<String>> {
-        let hosts = hosts(request);
-        let num_hosts = hosts.as_ref().map_or(1, Vec::len);
-        let worker_id = worker_id(request, num_hosts);
+        let hosts = request.hosts.all.iter().map(|host| host.name.clone()).collect();
+        let worker_id = u32::try_from(request.hosts.index).unwrap_or(u32::MAX);
         let overriding = overriding(request);
-        match (visible(request), hosts, worker_id, topology(request), metrics_ports(request)) {
-            (Ok((visible, sets_visible_chips)), Ok(hosts), Ok(worker_id), Ok(topology), Ok(metrics_ports))
-                if overriding.is_empty() =>
-            {
+        match (visible(request), topology(request), metrics_ports(request)) {
+            (Ok((visible, sets_visible_chips)), Ok(topology), Ok(metrics_ports)) if overriding.is_empty() => {
                 Ok(Self { visible, sets_visible_chips, hosts, worker_id, topology, metrics_ports })
             }
-            (visible, hosts, worker_id, topology, ports) => {
-                let errors = [visible.err(), hosts.err(), worker_id.err(), topology.err(), ports.err()];
+            (visible, topology, ports) => {
+                let errors = [visible.err(), topology.err(), ports.err()];
                 Err(errors.into_iter().flatten().chain(overriding).collect())
             }
         }
@@ -183,34 +180,6 @@ fn metrics_ports(request: &Request<'_>) -> Result<Option<Vec<String>>, String> {
         false => Err(format!(
             "{NAME} is {text:?}, which is not a list of {num_chips} ports, one for each chip of this host: unset it"
         )),
-    }
-}
-
-fn hosts(request: &Request<'_>) -> Result<Vec<String>, String> {
-    let text = request.environment.get("TPU_WORKER_HOSTNAMES").unwrap_or("localhost");
-    let hosts: Vec<String> = text.split(',').map(|host| host.trim().to_owned()).collect();
-    let is_bad = |host: &String| host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == ':' || c == '/');
-    let are_different = hosts.iter().collect::<BTreeSet<_>>().len() == hosts.len();
-    if hosts.iter().any(is_bad) || !are_different {
-        return Err(format!(
-            "TPU_WORKER_HOSTNAMES is {text:?}, which is not a list of different host names, such as a,b"
-        ));
-    }
-    Ok(hosts)
-}
-
-fn worker_id(request: &Request<'_>, num_hosts: usize) -> Result<u32, String> {
-    match request.environment.get("TPU_WORKER_ID") {
-        None if num_hosts > 1 => Err(format!(
-            "TPU_WORKER_HOSTNAMES names {num_hosts} hosts: set TPU_WORKER_ID to the index of this host in that list, from 0"
-        )),
-        None => Ok(0),
-        Some(text) => text.parse().ok().filter(|id| (*id as usize) < num_hosts).ok_or_else(|| {
-            let last = num_hosts - 1;
-            format!(
-                "TPU_WORKER_ID is {text:?}, but TPU_WORKER_HOSTNAMES names {num_hosts} host(s): it must be a number from 0 to {last}"
-            )
-        }),
     }
 }
 

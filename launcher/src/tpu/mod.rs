@@ -18,6 +18,7 @@ mod tests;
 use devices::tpu::{Chip, Generation};
 
 use crate::environment::Environment;
+use crate::hosts::Hosts;
 use crate::tpu::asked::Asked;
 pub(crate) use crate::tpu::asked::INPUTS;
 use crate::tpu::bounds::Bounds;
@@ -38,6 +39,8 @@ pub(crate) struct Request<'a> {
     /// The chips of this host, by their local index.
     pub(crate) chips: &'a [Chip],
     pub(crate) environment: &'a Environment,
+    /// The hosts of the slice.
+    pub(crate) hosts: &'a Hosts,
     /// Free ports, one per shard. They are not used for a slice of several hosts, because these must agree on ports.
     pub(crate) ports: &'a [u16],
 }

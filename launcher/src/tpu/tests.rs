@@ -180,7 +180,8 @@ fn several_hosts() {
     assert_eq!(pair(V5P, "0").values(1, 8, "TPU_PROCESS_BOUNDS"), ["1,1,2"]);
     assert_eq!(pair(V5P, "0").values(1, 8, "TPU_ACCELERATOR_TYPE"), ["v5p-16"]);
     assert_eq!(pair(TPU7X, "0").values(8, 1, "TPU_PROCESS_BOUNDS"), ["2,2,2,2"; 8]);
-    assert!(worker.plan(1, 4).unwrap().unreachable().unwrap().contains("4 hosts"));
+    let plan = worker.plan(1, 4).unwrap();
+    assert_eq!((plan.hosts.num(), plan.endpoints.len(), plan.router), (4, 4, None));
 }
 
 #[test]
@@ -257,7 +258,7 @@ fn contradictions_that_must_fail_are_named_all_at_once() {
         ("TPU_VISIBLE_CHIPS", "1,1", "not a list of different chips"),
         ("TPU_WORKER_HOSTNAMES", "a,,b", "not a list of different host names"),
         ("TPU_WORKER_HOSTNAMES", "a,b", "set TPU_WORKER_ID"),
-        ("TPU_WORKER_ID", "1", "names 1 host(s): it must be a number from 0 to 0"),
+        ("TPU_WORKER_ID", "1", "no other host is named: name all hosts with --slice-hosts"),
         ("TPU_TOPOLOGY", "2x2x2x2", "not a shape such as 2x4"),
         ("TPU_CHIPS_PER_PROCESS_BOUNDS", "2,2,1", "the product 1, this plan's number of chips per process: unset it"),
         ("TPU_CHIPS_PER_PROCESS_BOUNDS", "1", "is \"1\", which is not sizes x,y,z with the product 1"),

@@ -15,7 +15,7 @@ use devices::{ChildVariable, Device};
 use self::table::{Row, SECRETS, TABLE};
 use crate::environment::Environment;
 use crate::tpu::Member;
-use crate::{download, tpu};
+use crate::{download, hosts, tpu};
 
 /// The purpose of a child, which decides its variables.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,15 @@ pub(crate) fn without_secrets(program: &Path) -> Command {
 /// Reads the variables of this process on which plans and downloads depend. A command calls this once.
 pub(crate) fn environment() -> Environment {
     let of_devices = devices::TABLE.iter().flat_map(|device| device.variables()).map(|variable| variable.name);
-    Environment::read(TABLE.iter().map(|row| row.name).chain(of_devices).chain(tpu::INPUTS).chain(download::INPUTS))
+    Environment::read(
+        TABLE
+            .iter()
+            .map(|row| row.name)
+            .chain(of_devices)
+            .chain(tpu::INPUTS)
+            .chain(hosts::INPUTS)
+            .chain(download::INPUTS),
+    )
 }
 
 /// Returns the variables of a child with this purpose, including those for which the user's own value is kept.

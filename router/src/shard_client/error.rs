@@ -38,7 +38,10 @@ pub enum ShardClientError {
          {num_shards} was expected"
     )]
     WrongShard { shard: u32, num_shards: u32, got_shard: u32, got_num_shards: u32 },
-    #[error("shard {shard} has another model or other settings than shard 0; start all shards with the same arguments")]
+    #[error(
+        "shard {shard} has another model, other settings or another instruction set than shard 0; start all shards with \
+         the same arguments, and with --cpu-isa on CPUs of several kinds"
+    )]
     ConfigHash { shard: u32 },
     #[error("shard {shard} has {problem}")]
     Devices { shard: u32, problem: String },

@@ -45,6 +45,10 @@ pub(crate) enum EngineError {
     Threads { asked: usize, available: usize },
     #[error("--shard is {shard}, but must be below --num-shards {num_shards}")]
     NoSuchShard { shard: u32, num_shards: u32 },
+    #[error("--shards-on-host is {on_host}, but must divide --num-shards {num_shards}")]
+    ShardsOnHost { on_host: u32, num_shards: u32 },
+    #[error("--peer-sockets is missing: shards on the CPUs of several hosts need a socket to each other shard")]
+    NoPeerSockets,
     #[error("the router sent a wrong command, which is a defect of this server: {0}")]
     Row(#[from] RowError),
     #[error(transparent)]
@@ -132,7 +136,9 @@ impl EngineError {
             | Self::HistoryTooLarge { .. } => Kind::OutOfMemory,
             Self::Backend(error) => backend_kind(error),
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
-            Self::Graph(_) | Self::NoSuchShard { .. } => Kind::Internal,
+            Self::Graph(_) | Self::NoSuchShard { .. } | Self::ShardsOnHost { .. } | Self::NoPeerSockets => {
+                Kind::Internal
+            }
             Self::Ranks(_)
             | Self::Quantize(_)
             | Self::Attention(_)

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use backend::MockBackend;
-use backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs, Processors};
+use backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs, Place, Processors};
 use cpu::{CpuBackend, CpuOptions};
 use devices::plugins::{self, Surroundings};
 use devices::{Asked, BackendKind, Choice, Device, Quantize};
@@ -120,6 +120,12 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
     let agreed = agreed.bytes(quantize.as_bytes()).bytes(model.kv_cache_dtype.to_string().as_bytes());
     let agreed = agreed.bytes(model.attention.to_string().as_bytes());
+    // Ranks compute some values of their own instead of exchanging them, and other instructions round differently.
+    let isa = match device.backend {
+        BackendKind::Cpu => kernels::isa::select(model.cpu_isa.as_deref())?.to_string(),
+        BackendKind::Plugin(_) | BackendKind::Mock => String::new(),
+    };
+    let agreed = agreed.bytes(isa.as_bytes());
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
@@ -184,6 +190,9 @@ fn load_on_cpu(
 ) -> Result<CpuBackend, EngineError> {
     let ModelArgs { cpu_isa, kv_cache_dtype, threads, .. } = &args.model;
     let membership = membership(args)?;
+    if membership.num_on_host() < membership.num_ranks() && args.peer_sockets.is_none() {
+        return Err(EngineError::NoPeerSockets);
+    }
     let isa = kernels::isa::select(cpu_isa.as_deref())?;
     let kv_type = kv_type(*kv_cache_dtype, *dtype);
     let processors = Processors::of_process();
@@ -210,10 +219,22 @@ fn load_with_plugin(
     Ok(XlaBackend::load(platform, options, graphs, checkpoint, &mut progress)?)
 }
 
-/// Joins the group of the shards on this host.
-fn membership(args: &ShardArgs) -> Result<Membership, EngineError> {
-    let shards = LocalRanks::of_shard(args.shard, args.num_shards, 1);
-    Ok(Membership::join(shards, args.collective_path.as_deref())?)
+/// Joins the groups of the shards on this host and on all hosts.
+///
+/// # Errors
+/// When the shards on this host do not divide all shards, or a group cannot be joined.
+pub(super) fn membership(args: &ShardArgs) -> Result<Membership, EngineError> {
+    let ShardArgs { shard, num_shards, .. } = *args;
+    let on_host = args.shards_on_host.unwrap_or(num_shards);
+    if on_host == 0 || !num_shards.is_multiple_of(on_host) {
+        return Err(EngineError::ShardsOnHost { on_host, num_shards });
+    }
+    Ok(Membership::join(Place {
+        all: LocalRanks::of_shard(shard, num_shards, 1),
+        on_host: LocalRanks::of_shard(shard % on_host, on_host, 1),
+        path: args.collective_path.as_deref(),
+        sockets: args.peer_sockets.as_ref().map(|sockets| sockets.0.as_slice()),
+    })?)
 }
 
 /// Returns the number of threads that all ranks have together: as requested, else one per core, at most as many as this

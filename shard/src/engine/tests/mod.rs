@@ -75,7 +75,9 @@ pub(crate) fn args(model_id: &str, device: Device) -> ShardArgs {
         shard: 0,
         num_shards: 1,
         devices_per_shard: 1,
+        shards_on_host: None,
         collective_path: None,
+        peer_sockets: None,
         json_output: false,
         log_level: "info".to_owned(),
     }

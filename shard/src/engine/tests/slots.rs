@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs, Processors};
+use backend::{BLOCK_SIZE, Backend, LocalRanks, ModelGraphs, Processors};
 use cpu::{CpuBackend, CpuOptions};
 use devices::plugins::testing::plugin_path;
 use devices::{Asked, Device};
@@ -20,7 +20,7 @@ use proto::{ModelInfo, SampledToken, Step, command};
 use scheduler::{Limits, PrefixScope, Prompt, PromptWants, Scheduler, SequenceEvent, SequenceSpec, Tenant};
 use xla::{Platform, XlaBackend, XlaOptions};
 
-use super::super::load::{Description, describe};
+use super::super::load::{Description, describe, membership};
 use super::super::{Engine, EngineError, Work, config_json};
 use super::independence::{bits, prompt, sampling, steps_among_others};
 use super::ranks::{Engines, cpu_ranks};
@@ -49,7 +49,7 @@ fn load(args: &ShardArgs) -> Result<Engine, EngineError> {
     let ranks = LocalRanks::of_shard(args.shard, args.num_shards, args.devices_per_shard);
     let Description { checkpoint, graphs, dtype: _ } = describe(&files, &config, &args.model, ranks.num_ranks)?;
     let graphs = with_running_sum(&graphs);
-    let membership = Membership::join(ranks, args.collective_path.as_deref())?;
+    let membership = membership(args)?;
     let progress = &mut |_: u64, _: u64| ();
     let Asked::Device(device) = args.model.device else { unreachable!("tests name a device") };
     let backend: Box<dyn Backend> = match device.platform() {

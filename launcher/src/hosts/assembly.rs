@@ -1,0 +1,412 @@
+//! Connects the hosts of a slice before any shard starts.
+//!
+//! Entry point: [`assemble`]. Host 0 calls every other host until all have joined or the time is over, and then tells
+//! them that the slice is complete. On the CPU, each shard then gets a socket to every other shard: of two hosts, the
+//! one with the lower index calls.
+
+use std::collections::BTreeMap;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use endpoint::Endpoint;
+use serde_json::Value;
+use signal_hook::iterator::Signals;
+
+use super::door::{Arrival, DoorState, Doorkeeper};
+use super::link::Link;
+use super::preface::{self, PrefaceError, Purpose};
+use super::relay::{Relays, Route};
+use super::{Host, Hosts, News, PeerSockets, Secret, door, pause};
+use crate::error::LauncherError;
+use crate::event::Event;
+
+/// The pause between two calls to a host that does not accept.
+const CALL_INTERVAL: Duration = Duration::from_millis(500);
+/// The time between two looks at signals while this host waits for others.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum time of a connection attempt.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// The maximum number of accepted connections that wait to be handled.
+const MAX_ARRIVALS: usize = 256;
+
+/// The facts from which a slice is assembled.
+#[derive(Debug)]
+pub(crate) struct Assembly<'a> {
+    pub(crate) hosts: &'a Hosts,
+    pub(crate) secret: Secret,
+    /// The settings that all hosts must share: a JSON object.
+    pub(crate) settings: Value,
+    /// The addresses at which the router reaches the shards of all hosts, in order.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// The number of shards of each host.
+    pub(crate) num_shard: u32,
+    /// True if the shards sum their results through sockets.
+    pub(crate) sums: bool,
+    pub(crate) timeout: Duration,
+}
+
+/// The connections of this host to the other hosts of its slice.
+#[derive(Debug, Default)]
+pub(crate) struct Slice {
+    links: BTreeMap<usize, Link>,
+    relays: Relays,
+    pub(crate) peers: PeerSockets,
+}
+
+impl Slice {
+    /// Sends news to all hosts that this one is linked to: on host 0 all others, elsewhere host 0.
+    pub(crate) fn tell(&self, news: &News) {
+        self.links.values().for_each(|link| link.send(news));
+    }
+
+    /// Closes the router's connections to the shards of a host that is lost.
+    pub(crate) fn close(&self, host: usize) {
+        self.relays.close(host);
+    }
+}
+
+/// Connects this host to the others. Returns `None` if a signal to stop comes first.
+///
+/// # Errors
+/// [`LauncherError::SliceRefused`] when hosts do not belong together, [`LauncherError::SliceLost`] when hosts do not
+/// come in time or end meanwhile, and errors of listening.
+pub(crate) fn assemble(
+    assembly: &Assembly<'_>,
+    signals: &mut Signals,
+    (events_tx, events): (&SyncSender<Event>, &Receiver<Event>),
+) -> Result<Option<Slice>, LauncherError> {
+    let mut wait = Wait { signals, events, until: Instant::now() + assembly.timeout };
+    let mut slice = Slice::default();
+    let outcome = match assembly.hosts.is_first() {
+        true => assembly.gather(&mut slice, &mut wait, events_tx),
+        false => assembly.join(&mut slice, &mut wait, events_tx),
+    };
+    match outcome {
+        Ok(Complete::Yes) => Ok(Some(slice)),
+        Ok(Complete::Stopped) => {
+            slice.tell(&News::Left);
+            Ok(None)
+        }
+        Err(error) => {
+            slice.tell(&News::Failed(error.to_string()));
+            Err(error)
+        }
+    }
+}
+
+/// The outcome of an assembly without an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Complete {
+    Yes,
+    /// A signal to stop came first, on this host or on another one.
+    Stopped,
+}
+
+/// A wait for other hosts, which a signal ends.
+struct Wait<'a> {
+    signals: &'a mut Signals,
+    /// News of the hosts that are linked already.
+    events: &'a Receiver<Event>,
+    until: Instant,
+}
+
+/// The outcome of a wait.
+enum Waited<T> {
+    Came(T),
+    News(usize, News),
+    Stopped,
+    Over,
+}
+
+impl Wait<'_> {
+    /// Waits for a message, news of a host, a signal or the end of the time.
+    fn receive<T>(&mut self, receiver: &Receiver<T>) -> Waited<T> {
+        loop {
+            if self.signals.pending().next().is_some() {
+                return Waited::Stopped;
+            }
+            if let Ok(Event::Host(host, news)) = self.events.try_recv() {
+                return Waited::News(host, news);
+            }
+            match receiver.recv_timeout(LOOK_INTERVAL) {
+                Ok(message) => return Waited::Came(message),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < self.until => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Waited::Over,
+            }
+        }
+    }
+}
+
+impl Assembly<'_> {
+    /// Host 0: calls all other hosts until each has joined.
+    fn gather(
+        &self,
+        slice: &mut Slice,
+        wait: &mut Wait<'_>,
+        events: &SyncSender<Event>,
+    ) -> Result<Complete, LauncherError> {
+        let session = session()?;
+        let last_errors: Arc<Mutex<BTreeMap<usize, String>>> = Arc::default();
+        let joined = self.call_all(&session, wait.until, &last_errors);
+        tracing::info!("waiting for {} other host(s) of the slice", self.hosts.num() - 1);
+        while slice.links.len() + 1 < self.hosts.num() {
+            match wait.receive(&joined) {
+                Waited::Came((host, Ok(stream))) => {
+                    tracing::info!("{} has joined", self.hosts.name(host));
+                    let link = Link::start(stream, host, events.clone());
+                    slice.links.insert(host, link.map_err(|error| self.lost(host, &error.to_string()))?);
+                }
+                Waited::Came((host, Err(error))) if !error.may_pass() => {
+                    return Err(LauncherError::SliceRefused(format!("{}: {error}", self.hosts.name(host))));
+                }
+                Waited::News(host, news) => {
+                    if let Some(outcome) = self.judge(host, news) {
+                        return outcome;
+                    }
+                }
+                Waited::Stopped => return Ok(Complete::Stopped),
+                Waited::Came(_) | Waited::Over => return Err(self.missing(slice, &lock(&last_errors))),
+            }
+        }
+        slice.tell(&News::Assembled);
+        self.relay_shards(slice, &session)?;
+        self.connect_peers(&mut slice.peers, &session, Vec::new(), (wait, None))
+    }
+
+    /// Calls every other host on a thread of its own, and returns the receiver of their sockets.
+    fn call_all(
+        &self,
+        session: &str,
+        until: Instant,
+        last_errors: &Arc<Mutex<BTreeMap<usize, String>>>,
+    ) -> Receiver<(usize, Result<TcpStream, PrefaceError>)> {
+        let (joined_tx, joined) = mpsc::sync_channel(self.hosts.num());
+        for host in 1..self.hosts.num() {
+            let purpose = Purpose::Join { session: session.to_owned(), settings: with_index(&self.settings, host) };
+            let (address, secret) = (self.hosts.all[host].clone(), self.secret.clone());
+            let (joined, last_errors) = (joined_tx.clone(), Arc::clone(last_errors));
+            std::thread::spawn(move || {
+                let note = |error: &PrefaceError| _ = lock(&last_errors).insert(host, error.to_string());
+                let _ = joined.send((host, call_until(&address, &secret, &purpose, (until, &note))));
+            });
+        }
+        joined
+    }
+
+    /// Decides if news of a host end the assembly, and how.
+    fn judge(&self, host: usize, news: News) -> Option<Result<Complete, LauncherError>> {
+        match news {
+            News::Stop | News::Left => {
+                tracing::info!("{} was asked to stop", self.hosts.name(host));
+                Some(Ok(Complete::Stopped))
+            }
+            News::Failed(reason) | News::Lost(reason) => Some(Err(self.lost(host, &reason))),
+            News::Assembled | News::Started | News::Serving => None,
+        }
+    }
+
+    fn lost(&self, host: usize, reason: &str) -> LauncherError {
+        LauncherError::SliceLost(format!("{} is lost: {reason}", self.hosts.name(host)))
+    }
+
+    /// Returns the error that names the hosts that have not joined.
+    fn missing(&self, slice: &Slice, last_errors: &BTreeMap<usize, String>) -> LauncherError {
+        let missing = (1..self.hosts.num()).filter(|host| !slice.links.contains_key(host));
+        let reason = |host| last_errors.get(&host).map_or("no answer", |error| error);
+        let missing: Vec<String> = missing.map(|host| format!("{}: {}", self.hosts.name(host), reason(host))).collect();
+        let seconds = self.timeout.as_secs();
+        LauncherError::SliceLost(format!(
+            "the slice is not complete after {seconds} s (--slice-timeout); missing: {}",
+            missing.join("; ")
+        ))
+    }
+
+    /// Other hosts: open the door, and wait until host 0 has come and the slice is complete.
+    fn join(
+        &self,
+        slice: &mut Slice,
+        wait: &mut Wait<'_>,
+        events: &SyncSender<Event>,
+    ) -> Result<Complete, LauncherError> {
+        let (arrivals_tx, arrivals) = mpsc::sync_channel(MAX_ARRIVALS);
+        let endpoints = self.own_shards().map(|shard| (shard, self.endpoints[shard as usize].clone()));
+        let keeper = Arc::new(Doorkeeper {
+            secret: self.secret.clone(),
+            settings: with_index(&self.settings, self.hosts.index),
+            shards: endpoints.collect(),
+            arrivals: arrivals_tx,
+            state: Mutex::new(DoorState::default()),
+        });
+        let host = self.hosts.own();
+        door::open(host, Arc::clone(&keeper))
+            .map_err(|source| LauncherError::Door { host: host.to_string(), source })?;
+        tracing::info!("waiting for {}", self.hosts.name(0));
+        let (session, stream) = loop {
+            match wait.receive(&arrivals) {
+                Waited::Came(Arrival::Join { session, stream }) => break (session, stream),
+                Waited::Came(Arrival::Peer { .. }) | Waited::News(..) => {}
+                Waited::Stopped => return Ok(Complete::Stopped),
+                Waited::Over => return Err(self.not_called(keeper.lock().last_refusal.as_deref())),
+            }
+        };
+        let link = Link::start(stream, 0, events.clone()).map_err(|error| self.lost(0, &error.to_string()))?;
+        slice.links.insert(0, link);
+        tracing::info!("{} has connected; waiting for the other hosts", self.hosts.name(0));
+        // Another host may know before this one that the slice is complete.
+        let mut early = Vec::new();
+        loop {
+            match wait.receive(&arrivals) {
+                Waited::News(_, News::Assembled) => break,
+                Waited::News(host, news) => {
+                    if let Some(outcome) = self.judge(host, news) {
+                        return outcome;
+                    }
+                }
+                Waited::Came(arrival) => early.push(arrival),
+                Waited::Stopped => return Ok(Complete::Stopped),
+                Waited::Over => return Err(self.lost(0, "the slice was not complete in time")),
+            }
+        }
+        self.connect_peers(&mut slice.peers, &session, early, (wait, Some(&arrivals)))
+    }
+
+    /// Returns the error of a host to which host 0 has not come.
+    fn not_called(&self, last_refusal: Option<&str>) -> LauncherError {
+        let refusal = last_refusal.map_or_else(String::new, |text| format!("; the last refused connection: {text}"));
+        let (first, seconds) = (self.hosts.name(0), self.timeout.as_secs());
+        LauncherError::SliceLost(format!("{first} has not connected within {seconds} s (--slice-timeout){refusal}"))
+    }
+
+    /// The numbers of the shards of this host.
+    fn own_shards(&self) -> std::ops::Range<u32> {
+        let first = u32::try_from(self.hosts.index).unwrap_or(u32::MAX).saturating_mul(self.num_shard);
+        first..first + self.num_shard
+    }
+
+    /// Listens for the router at the address of each shard of another host.
+    fn relay_shards(&self, slice: &mut Slice, session: &str) -> Result<(), LauncherError> {
+        for (shard, endpoint) in (0..).zip(&self.endpoints) {
+            let host = (shard / self.num_shard) as usize;
+            if host != self.hosts.index {
+                let (hosts, secret, session) = (self.hosts.clone(), self.secret.clone(), session.to_owned());
+                let route = Route { hosts, host, secret, session, shard };
+                slice.relays.listen(endpoint, route).map_err(|error| LauncherError::Relay(Box::new(error)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects the shards of this host with all others, if they sum their results. `early` are connections that hosts
+    /// with a lower index have made already, and `arrivals` are those to come.
+    fn connect_peers(
+        &self,
+        sockets: &mut PeerSockets,
+        session: &str,
+        early: Vec<Arrival>,
+        (wait, arrivals): (&mut Wait<'_>, Option<&Receiver<Arrival>>),
+    ) -> Result<Complete, LauncherError> {
+        if !self.sums {
+            return Ok(Complete::Yes);
+        }
+        let failed = |what: String| LauncherError::SliceLost(what);
+        *sockets = PeerSockets::of_host(self.own_shards(), u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX))
+            .map_err(|error| failed(format!("sockets between shards cannot be made: {error}")))?;
+        let host_of = |shard: u32| (shard / self.num_shard) as usize;
+        let to_call: Vec<_> = sockets.missing().filter(|(_, other)| host_of(*other) > self.hosts.index).collect();
+        for (from, to) in to_call {
+            let purpose = Purpose::Peer { session: session.to_owned(), from, to };
+            let host = host_of(to);
+            let stream = call_until(&self.hosts.all[host], &self.secret, &purpose, (wait.until, &|_| ()));
+            let stream = stream.map_err(|error| {
+                let name = self.hosts.name(host);
+                failed(format!("shard {from} cannot be connected with shard {to} on {name}: {error}"))
+            })?;
+            sockets.insert(from, to, stream.into());
+        }
+        let insert = |sockets: &mut PeerSockets, arrival| {
+            if let Arrival::Peer { from, to, stream } = arrival {
+                sockets.insert(to, from, stream.into());
+            }
+        };
+        early.into_iter().for_each(|arrival| insert(sockets, arrival));
+        loop {
+            let Some((to, from)) = sockets.missing().next() else { return Ok(Complete::Yes) };
+            match arrivals.map_or(Waited::Over, |arrivals| wait.receive(arrivals)) {
+                Waited::Came(arrival) => insert(sockets, arrival),
+                Waited::News(host, news) => {
+                    if let Some(outcome) = self.judge(host, news) {
+                        return outcome;
+                    }
+                }
+                Waited::Stopped => return Ok(Complete::Stopped),
+                Waited::Over => {
+                    let name = self.hosts.name(host_of(from));
+                    return Err(failed(format!("shard {from} on {name} has not connected with shard {to} in time")));
+                }
+            }
+        }
+    }
+}
+
+/// Calls a host until it accepts, refuses for good, or the time is over. Each failed attempt is noted.
+fn call_until(
+    host: &Host,
+    secret: &Secret,
+    purpose: &Purpose,
+    (until, note): (Instant, &dyn Fn(&PrefaceError)),
+) -> Result<TcpStream, PrefaceError> {
+    loop {
+        match call(host, secret, purpose) {
+            Err(error) if error.may_pass() && Instant::now() < until => {
+                note(&error);
+                pause(CALL_INTERVAL);
+            }
+            result => return result.inspect_err(note),
+        }
+    }
+}
+
+/// Connects to a host and begins a connection with this purpose.
+///
+/// # Errors
+/// When the host cannot be reached or does not accept.
+pub(super) fn call(host: &Host, secret: &Secret, purpose: &Purpose) -> Result<TcpStream, PrefaceError> {
+    let addresses = (host.name.as_str(), host.port).to_socket_addrs()?;
+    let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT_DEADLINE) {
+            // If no process listens on loopback, the system may connect a socket to itself.
+            Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
+                last = std::io::ErrorKind::ConnectionRefused.into();
+            }
+            Ok(mut stream) => {
+                stream.set_nodelay(true)?;
+                preface::call(&mut stream, secret, purpose)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last.into())
+}
+
+/// The settings for one host: those of all hosts, and its index, which the host must share too.
+fn with_index(settings: &Value, index: usize) -> Value {
+    let mut settings = settings.clone();
+    settings["the index of the host"] = index.into();
+    settings
+}
+
+/// Returns a random name for a session.
+fn session() -> Result<String, LauncherError> {
+    let bytes = preface::nonce();
+    let bytes =
+        bytes.map_err(|error| LauncherError::SliceLost(format!("the system has no random numbers: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,150 @@
+//! The link between the launchers of host 0 and of another host: news of each other, and beats that show that the other
+//! launcher runs.
+//!
+//! A message is one byte for its kind, the length of its text as 32 bits (little-endian), and the text.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::event::Event;
+
+/// The time between two beats.
+const BEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// A host that sends nothing for so long is lost. It is shorter than the router's deadline of a step, so that the host
+/// is named and not only its shard.
+pub(super) const SILENCE_DEADLINE: Duration = Duration::from_secs(10);
+/// The maximum length of a text, in bytes. A longer one is cut.
+const MAX_TEXT_BYTES: usize = 16 << 10;
+
+/// News from the launcher of another host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum News {
+    /// All hosts of the slice are connected to host 0.
+    Assembled,
+    /// The host has started its shards.
+    Started,
+    /// The router has opened its port.
+    Serving,
+    /// The host received a signal to stop.
+    Stop,
+    /// The host ends because of a failure.
+    Failed(String),
+    /// The host has ended without a failure.
+    Left,
+    /// The connection has ended for the reason in the text.
+    Lost(String),
+}
+
+/// The sending side of a link. Dropping it stops the beats, but not the reading of news.
+#[derive(Debug)]
+pub(super) struct Link {
+    stream: Arc<Mutex<TcpStream>>,
+    _beats: SyncSender<()>,
+}
+
+impl Link {
+    /// Starts the beats to host `host` and the reading of its news, which become events.
+    ///
+    /// # Errors
+    /// When the system refuses a copy of the socket.
+    pub(super) fn start(stream: TcpStream, host: usize, events: SyncSender<Event>) -> io::Result<Self> {
+        let reader = stream.try_clone()?;
+        stream.set_write_timeout(Some(SILENCE_DEADLINE))?;
+        reader.set_read_timeout(Some(SILENCE_DEADLINE))?;
+        let stream = Arc::new(Mutex::new(stream));
+        let (beats, stopped) = mpsc::sync_channel(1);
+        let of_beats = Arc::clone(&stream);
+        std::thread::spawn(move || {
+            while stopped.recv_timeout(BEAT_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                if write(&of_beats, BEAT, "").is_err() {
+                    return;
+                }
+            }
+        });
+        std::thread::spawn(move || read_news(reader, host, &events));
+        Ok(Self { stream, _beats: beats })
+    }
+
+    /// Sends news. An error is ignored: whoever reads news notices that the connection has failed.
+    pub(super) fn send(&self, news: &News) {
+        let (kind, text) = match news {
+            News::Assembled => (ASSEMBLED, ""),
+            News::Started => (STARTED, ""),
+            News::Serving => (SERVING, ""),
+            News::Stop => (STOP, ""),
+            News::Failed(text) => (FAILED, text.as_str()),
+            News::Left => (LEFT, ""),
+            // The other side finds this out by itself.
+            News::Lost(_) => return,
+        };
+        let _ = write(&self.stream, kind, text);
+    }
+}
+
+const BEAT: u8 = 0;
+const ASSEMBLED: u8 = 1;
+const STARTED: u8 = 2;
+const SERVING: u8 = 3;
+const STOP: u8 = 4;
+const FAILED: u8 = 5;
+const LEFT: u8 = 6;
+
+fn write(stream: &Mutex<TcpStream>, kind: u8, text: &str) -> io::Result<()> {
+    let text = &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)];
+    let len = u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes();
+    let message = [&[kind][..], &len, text].concat();
+    stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(&message)
+}
+
+/// Turns the messages of a host into events, until it has ended.
+fn read_news(mut stream: TcpStream, host: usize, events: &SyncSender<Event>) {
+    loop {
+        let news = match read(&mut stream) {
+            Ok(None) => continue,
+            Ok(Some(news)) => news,
+            Err(error) => News::Lost(reason(&error)),
+        };
+        let is_last = matches!(news, News::Failed(_) | News::Left | News::Lost(_));
+        if events.send(Event::Host(host, news)).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// Reads a message; `None` is a beat.
+fn read(stream: &mut TcpStream) -> io::Result<Option<News>> {
+    let mut header = [0; 5];
+    stream.read_exact(&mut header)?;
+    let [kind, len @ ..] = header;
+    let len = u32::from_le_bytes(len) as usize;
+    if len > MAX_TEXT_BYTES {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut text = vec![0; len];
+    stream.read_exact(&mut text)?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok(match kind {
+        BEAT => None,
+        ASSEMBLED => Some(News::Assembled),
+        STARTED => Some(News::Started),
+        SERVING => Some(News::Serving),
+        STOP => Some(News::Stop),
+        FAILED => Some(News::Failed(text)),
+        LEFT => Some(News::Left),
+        _ => return Err(io::ErrorKind::InvalidData.into()),
+    })
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => "it ended without a word".to_owned(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("nothing came from it for {} s", SILENCE_DEADLINE.as_secs())
+        }
+        io::ErrorKind::InvalidData => "it sent something that is not a message of a host".to_owned(),
+        _ => error.to_string(),
+    }
+}

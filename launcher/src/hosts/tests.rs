@@ -1,0 +1,158 @@
+//! Tests of who the hosts are, of prefaces and of doors.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+
+use devices::Device;
+use serde_json::json;
+
+use super::preface::{PrefaceError, Purpose, Verdict, answer, call};
+use super::{Hosts, Secret, SliceArgs};
+use crate::environment::Environment;
+
+fn args(hosts: &[&str], index: Option<usize>) -> SliceArgs {
+    let slice_hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+    SliceArgs { slice_hosts, slice_index: index, slice_port: 8480, ..SliceArgs::default() }
+}
+
+fn read(args: &SliceArgs, device: Device, environment: &[(&'static str, &str)]) -> Result<Hosts, Vec<String>> {
+    let environment = environment.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    Hosts::read(args, device, &Environment(environment))
+}
+
+/// Returns the hosts as text, and the index of this one.
+fn shown(hosts: Result<Hosts, Vec<String>>) -> (String, usize) {
+    let hosts = hosts.unwrap();
+    let all: Vec<String> = hosts.all.iter().map(ToString::to_string).collect();
+    (all.join(" "), hosts.index)
+}
+
+#[test]
+fn hosts_come_from_flags_then_tpu_variables_then_a_leader_worker_set() {
+    let tpu = [("TPU_WORKER_HOSTNAMES", "t0,t1"), ("TPU_WORKER_ID", "1")];
+    let pods = [("LWS_LEADER_ADDRESS", "set-0.set.space"), ("LWS_GROUP_SIZE", "3"), ("LWS_WORKER_INDEX", "2")];
+    let both: Vec<_> = tpu.into_iter().chain(pods).collect();
+    let flags = args(&["10.0.0.1", "b:9000", "[::1]:7", "fe80::1"], Some(1));
+    assert_eq!(shown(read(&flags, Device::TPU, &both)), ("10.0.0.1:8480 b:9000 [::1]:7 [fe80::1]:8480".into(), 1));
+    assert_eq!(shown(read(&args(&[], None), Device::TPU, &both)), ("t0:8480 t1:8480".into(), 1));
+    let expected = "set-0.set.space:8480 set-0-1.set.space:8480 set-0-2.set.space:8480";
+    assert_eq!(shown(read(&args(&[], None), Device::CPU, &both)), (expected.into(), 2));
+    assert_eq!(shown(read(&args(&[], None), Device::CPU, &tpu)), ("localhost:8480".into(), 0));
+    let single = [("LWS_LEADER_ADDRESS", "x"), ("LWS_GROUP_SIZE", "1"), ("LWS_WORKER_INDEX", "0")];
+    assert_eq!(shown(read(&args(&[], None), Device::CPU, &single)), ("localhost:8480".into(), 0));
+    assert_eq!(shown(read(&args(&[], Some(2)), Device::CPU, &pods[..2])).1, 2, "a flag may give the index alone");
+}
+
+#[test]
+fn bad_hosts_are_named() {
+    let two = &["a", "b"][..];
+    for (hosts, index, environment, sentence) in [
+        (two, None, vec![], "--slice-hosts names 2 hosts: set --slice-index"),
+        (
+            two,
+            Some(2),
+            vec![],
+            "--slice-index is 2, but --slice-hosts names 2 host(s): it must be a number from 0 to 1",
+        ),
+        (&["a", "a"][..], Some(0), vec![], "--slice-hosts is \"a,a\", which is not a list of different host names"),
+        (&["a", "b c"][..], Some(0), vec![], "\"a,b c\", which is not a list"),
+        (&["a", "b:0"][..], Some(0), vec![], "\"a,b:0\", which is not a list"),
+        (&[][..], Some(1), vec![], "--slice-index is 1, but no other host is named"),
+        (&[][..], None, vec![("LWS_GROUP_SIZE", "many")], "LWS_GROUP_SIZE is \"many\", which is not a number"),
+        (&[][..], None, vec![("LWS_GROUP_SIZE", "2")], "LWS_LEADER_ADDRESS is not"),
+        (
+            &[][..],
+            None,
+            vec![("LWS_GROUP_SIZE", "2"), ("LWS_LEADER_ADDRESS", "l"), ("LWS_WORKER_INDEX", "x")],
+            "LWS_WORKER_INDEX is \"x\", not a number",
+        ),
+    ] {
+        let errors = read(&args(hosts, index), Device::CPU, &environment).unwrap_err();
+        assert!(errors[0].contains(sentence), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_secret_is_needed_beyond_loopback() {
+    let hosts = |names: &[&str]| read(&args(names, Some(0)), Device::CPU, &[]).unwrap();
+    assert!(Secret::read(None, &hosts(&["127.0.0.2", "::1", "localhost"])).is_ok());
+    let error = Secret::read(None, &hosts(&["127.0.0.2", "10.0.0.1"])).unwrap_err();
+    assert!(error.contains("pass --slice-secret-file"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    let with = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Secret::read(Some(&file), &hosts(&["10.0.0.1", "10.0.0.2"]))
+    };
+    assert!(with("0123456789abcdef\n").is_ok());
+    assert!(with("0123456789abcde\n").unwrap_err().contains("has 15 bytes, but a secret needs at least 16"));
+    let error = Secret::read(Some(Path::new("/nowhere")), &hosts(&["10.0.0.1"])).unwrap_err();
+    assert!(error.starts_with("--slice-secret-file /nowhere cannot be read"), "{error}");
+}
+
+/// Begins a connection between two hosts with these secrets, and returns what both sides find.
+fn preface(
+    secrets: [&Secret; 2],
+    decide: impl FnOnce(&Purpose) -> Verdict + Send,
+) -> (Result<(), PrefaceError>, Result<Purpose, PrefaceError>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let purpose = Purpose::Join { session: "s".to_owned(), settings: json!({"--device": "cpu"}) };
+    std::thread::scope(|scope| {
+        let listens = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            answer(&mut stream, secrets[1], decide)
+        });
+        let connects = call(&mut TcpStream::connect(address).unwrap(), secrets[0], &purpose);
+        (connects, listens.join().unwrap())
+    })
+}
+
+fn secret(text: &str) -> Secret {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, text).unwrap();
+    Secret::read(Some(&file), &Hosts::alone()).unwrap()
+}
+
+#[test]
+fn both_sides_of_a_connection_know_the_secret() {
+    let [one, two] = ["the first secret", "another secret.."].map(secret);
+    let (connects, listens) = preface([&one, &one], |_| Verdict::Accepted);
+    assert!(connects.is_ok());
+    assert_eq!(listens.unwrap().session(), "s");
+    let (connects, listens) = preface([&one, &two], |_| panic!("whoever lacks the secret is not asked"));
+    assert!(matches!(connects, Err(PrefaceError::Secret)), "{connects:?}");
+    assert!(matches!(listens, Err(PrefaceError::Secret)), "{listens:?}");
+    let (connects, _) = preface([&one, &one], |_| Verdict::Refused("no".to_owned()));
+    assert!(matches!(&connects, Err(error @ PrefaceError::Refused(text)) if text == "no" && !error.may_pass()));
+    let (connects, _) = preface([&one, &one], |_| Verdict::Busy("later".to_owned()));
+    assert!(matches!(&connects, Err(error @ PrefaceError::Busy(text)) if text == "later" && error.may_pass()));
+}
+
+#[test]
+fn a_program_that_is_no_host_is_named() {
+    use std::io::{Read, Write};
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let secret = secret("0123456789abcdef");
+    for (greeting, expected) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "it is not a host of a slice"),
+        (
+            &[&b"HILODOOR"[..], &[9, 0], &[0; 32]].concat(),
+            "it speaks version 9 between hosts, but this host speaks version 1",
+        ),
+    ] {
+        let purpose = Purpose::Shard { session: String::new(), shard: 0 };
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(greeting).unwrap();
+                let _ = stream.read(&mut [0; 256]);
+            });
+            call(&mut TcpStream::connect(address).unwrap(), &secret, &purpose).unwrap_err().to_string()
+        });
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
