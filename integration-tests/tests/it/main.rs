@@ -11,6 +11,7 @@ mod faults;
 mod first_process;
 mod generate;
 mod health;
+mod hosts;
 mod hub;
 mod hub_faults;
 mod invariance;

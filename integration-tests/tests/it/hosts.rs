@@ -1,0 +1,340 @@
+//! Tests of a model over several hosts. Each host is a launcher at a loopback address of its own; each test has a
+//! network of its own, so that tests can run at the same time. `links.rs` cuts links between network namespaces.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use integration_tests::{Client, Server, ServerBuilder, SseStream, pause, send_signal};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::failures::{last_error, terminal_event, wait_until_gone};
+
+const PROMPTS: [&str; 3] = ["Once upon a time", "<|user|>What is 3 + 4?<|assistant|>", "Lily has a"];
+
+/// A port for HTTP, which is free at the addresses of each test.
+const HTTP_PORT: u16 = 3000;
+const DOOR_PORT: u16 = 8480;
+
+/// The maximum time until a page shows what a test waits for.
+const PAGE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The hosts of one test: the number of its network, and how many hosts there are.
+#[derive(Clone, Copy)]
+struct Net {
+    number: u8,
+    num_hosts: usize,
+}
+
+impl Net {
+    fn address(self, host: usize) -> String {
+        format!("127.77.{}.{}", self.number, host + 1)
+    }
+
+    fn url(self, host: usize) -> String {
+        format!("http://{}:{HTTP_PORT}", self.address(host))
+    }
+
+    /// Adds the flags of one host.
+    fn host(self, builder: ServerBuilder, host: usize) -> ServerBuilder {
+        let all: Vec<String> = (0..self.num_hosts).map(|host| self.address(host)).collect();
+        let builder = builder.flag("--slice-hosts", all.join(",")).flag("--slice-index", host);
+        builder.flag("--hostname", self.address(host)).flag("--port", HTTP_PORT)
+    }
+
+    /// Starts all hosts, the first one last, and waits until the slice serves.
+    fn start(self, builder: impl Fn() -> ServerBuilder) -> Vec<Server> {
+        let others: Vec<Server> = (1..self.num_hosts).map(|host| self.host(builder(), host).spawn()).collect();
+        std::iter::once(self.host(builder(), 0).start()).chain(others).collect()
+    }
+}
+
+fn texts(client: &Client, prompts: &[&str]) -> Vec<Value> {
+    let greedy = json!({"max_new_tokens": 40, "details": true, "decoder_input_details": true});
+    let sampled = json!({"max_new_tokens": 40, "do_sample": true, "temperature": 1.5, "top_p": 0.9, "seed": 3});
+    let body = |prompt: &str, parameters: &Value| json!({"inputs": prompt, "parameters": parameters});
+    let bodies = prompts.iter().flat_map(|prompt| [body(prompt, &greedy), body(prompt, &sampled)]);
+    let answers = bodies.map(|body| client.post("/generate", &body));
+    answers
+        .map(|answer| {
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            answer.json()
+        })
+        .collect()
+}
+
+/// Opens streams that go on for as long as the model allows, and reads the first token of each.
+fn streams(client: &Client, number: usize) -> Vec<SseStream> {
+    let body = json!({"inputs": "Once upon a time", "parameters": {
+        "max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 7
+    }});
+    let mut streams: Vec<_> = (0..number).map(|_| client.stream("/generate_stream", &body).unwrap()).collect();
+    for stream in &mut streams {
+        assert!(stream.next().unwrap().get("token").is_some());
+    }
+    streams
+}
+
+/// Checks that each stream ends with one event, and at least one with an error.
+fn each_ends_once(streams: Vec<SseStream>) {
+    let ends: Vec<Value> = streams.into_iter().map(terminal_event).collect();
+    let errors: Vec<&Value> = ends.iter().filter(|end| end.get("error").is_some()).collect();
+    assert!(!errors.is_empty(), "every stream had ended before the host did");
+    assert!(errors.iter().all(|error| error["error_type"] == "generation"), "{errors:?}");
+}
+
+fn descendants(hosts: &[Server]) -> Vec<i32> {
+    hosts.iter().flat_map(Server::descendants).collect()
+}
+
+/// Checks that the hosts of a slice, with `num_shard` shards each, answer as one host does: with the same probabilities
+/// as the same number of shards on one host, and with the same text as one shard.
+fn same_on_one_host(net: Net, num_shard: usize, model: &dyn Fn() -> ServerBuilder, prompts: &[&str]) {
+    let all = net.num_hosts * num_shard;
+    let of_shards =
+        |answers: &[Value]| answers.iter().map(|answer| answer["generated_text"].clone()).collect::<Vec<_>>();
+    let one_shard = texts(&model().start().client(), prompts);
+    let one_host = texts(&model().flag("--num-shard", all).start().client(), prompts);
+    let hosts = net.start(|| model().flag("--num-shard", num_shard));
+    let answers = texts(&hosts[0].client(), prompts);
+    assert!(answers == one_host, "{answers:?} is not {one_host:?}");
+    assert_eq!(of_shards(&answers), of_shards(&one_shard));
+    for host in hosts {
+        host.signal(Signal::TERM);
+        assert_eq!(host.wait().status.code(), Some(0));
+    }
+}
+
+#[test]
+fn several_hosts_say_what_one_says() {
+    let demo = || Server::builder("demo", "cpu");
+    for (number, num_hosts, num_shard) in [(1, 2, 1), (2, 2, 3)] {
+        same_on_one_host(Net { number, num_hosts }, num_shard, &demo, &PROMPTS);
+    }
+}
+
+/// Makes a model of four heads in `folder`: weights of a fixture, and a tokenizer with a word for each token.
+fn model_of_four_heads(folder: &Path) {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/families/arcee");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture.join(file), folder.join(file)).unwrap();
+    }
+    let vocab: serde_json::Map<String, Value> = (0..128).map(|id| (format!("w{id}"), json!(id))).collect();
+    let tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
+    });
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+}
+
+#[test]
+fn four_hosts_say_what_one_says() {
+    let folder = tempfile::tempdir().unwrap();
+    model_of_four_heads(folder.path());
+    let model = || Server::builder(folder.path().to_str().unwrap(), "cpu");
+    same_on_one_host(Net { number: 3, num_hosts: 4 }, 1, &model, &["w1 w2 w3", "w100"]);
+}
+
+/// Waits until a page has this status, and returns its text.
+fn page(url: &str, path: &str, status: u16) -> String {
+    let deadline = Instant::now() + PAGE_DEADLINE;
+    loop {
+        match Client::new(url).try_get(path) {
+            Ok(page) if page.status == status => return page.text,
+            other => assert!(Instant::now() < deadline, "{path} has no status {status}: {other:?}"),
+        }
+        pause(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn hosts_without_a_router_show_their_health() {
+    let net = Net { number: 4, num_hosts: 3 };
+    let second = net.host(Server::mock(), 1).spawn();
+    assert_eq!(page(&net.url(1), "/health", 503), "host 1 of 3: assembling\n");
+    let first = net.host(Server::mock(), 0).spawn();
+    let third = net.host(Server::mock(), 2).spawn();
+    assert_eq!(page(&net.url(2), "/health", 200), "host 2 of 3: serving\n");
+    assert!(page(&net.url(1), "/metrics", 200).contains("hilo_slice_host_stage{stage=\"serving\"} 1\n"));
+    assert!(page(&net.url(1), "/v1/models", 421).contains("send requests to host 0, 127.77.4.1"));
+    for host in [first, second, third] {
+        assert_eq!(host.stop().status.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_signal_at_any_host_lets_requests_finish() {
+    for (number, asked) in [(5, 0), (6, 1)] {
+        let net = Net { number, num_hosts: 2 };
+        let hosts = net.start(|| Server::mock().flag("--mock-step-us", 5000));
+        let pids = descendants(&hosts);
+        let body = json!({"inputs": "Once", "parameters": {"max_new_tokens": 200}});
+        let mut stream = hosts[0].client().stream("/generate_stream", &body).unwrap();
+        stream.next().unwrap();
+        hosts[asked].signal(Signal::TERM);
+        let end = terminal_event(stream);
+        assert!(end["generated_text"].is_string(), "{end}");
+        for host in hosts {
+            let finished = host.wait();
+            assert_eq!(finished.status.code(), Some(0), "{:?}", finished.log);
+        }
+        wait_until_gone(&pids);
+    }
+}
+
+/// Ends a process of the second of two hosts, and checks that every stream ends once, that both launchers end with
+/// status 17, that each names the other host or its own child, and that no process is left.
+fn lose(number: u8, hurt: impl FnOnce(&Server), [first_says, second_says]: [&str; 2]) {
+    let net = Net { number, num_hosts: 2 };
+    let mut hosts = net.start(|| Server::builder("demo", "cpu"));
+    let pids = descendants(&hosts);
+    let streams = streams(&hosts[0].client(), 8);
+    hurt(&hosts[1]);
+    each_ends_once(streams);
+    let second = hosts.pop().unwrap();
+    let finished = hosts.pop().unwrap().wait();
+    let error = last_error(&finished.log);
+    assert!(error.contains(first_says), "{error}");
+    assert_eq!(finished.status.code(), Some(17), "{error}");
+    if second_says.is_empty() {
+        // Its launcher was killed or is stopped.
+        drop(second);
+    } else {
+        let finished = second.wait();
+        let error = last_error(&finished.log);
+        assert!(error.contains(second_says), "{error}");
+        assert_eq!(finished.status.code(), Some(17), "{error}");
+    }
+    wait_until_gone(&pids);
+}
+
+#[test]
+fn a_host_whose_launcher_is_killed_ends_the_slice() {
+    let first_says = "host 1 (127.77.10.2:8480) is lost: it ended without a word";
+    lose(10, |host| host.signal(Signal::KILL), [first_says, ""]);
+}
+
+#[test]
+fn a_host_whose_launcher_is_stopped_ends_the_slice() {
+    let first_says = "host 1 (127.77.11.2:8480) is lost: nothing came from it for 10 s";
+    lose(11, |host| host.signal(Signal::STOP), [first_says, ""]);
+}
+
+#[test]
+fn a_host_whose_shard_is_killed_ends_the_slice() {
+    let kill = |host: &Server| send_signal(host.child("shard"), Signal::KILL);
+    lose(12, kill, ["host 1 (127.77.12.2:8480) has failed: shard-1 was killed by signal 9", "shard-1 was killed by"]);
+}
+
+#[test]
+fn a_host_whose_shard_is_stopped_ends_the_slice() {
+    let stop = |host: &Server| send_signal(host.child("shard"), Signal::STOP);
+    // Shard 0 waits for rank 1 and says so.
+    lose(13, stop, ["waited 10.0", "shard-1 was stopped by a signal such as SIGSTOP"]);
+}
+
+#[test]
+fn the_others_end_with_host_0_and_may_be_started_again() {
+    let net = Net { number: 14, num_hosts: 2 };
+    let mut hosts = net.start(Server::mock);
+    let pids = descendants(&hosts);
+    hosts[0].signal(Signal::KILL);
+    let finished = hosts.pop().unwrap().wait();
+    assert_eq!(finished.status.code(), Some(17));
+    let error = last_error(&finished.log);
+    assert!(error.contains("host 0 (127.77.14.1:8480) is lost: it ended without a word"), "{error}");
+    wait_until_gone(&pids);
+    // Both hosts of a slice are started again by whoever started them, in any order.
+    drop(hosts);
+    let first = net.host(Server::mock(), 0).spawn();
+    let second = net.host(Server::mock(), 1).spawn();
+    page(&net.url(0), "/health", 200);
+    // A host that is started again alone ends the slice for the other, and then waits for it.
+    second.signal(Signal::KILL);
+    assert_eq!(first.wait().status.code(), Some(17));
+    let second = net.host(Server::mock(), 1).spawn();
+    assert_eq!(page(&net.url(1), "/health", 503), "host 1 of 2: assembling\n");
+    let first = net.host(Server::mock(), 0).start();
+    assert_eq!(first.stop().status.code(), Some(0));
+    assert_eq!(second.wait().status.code(), Some(0));
+}
+
+#[test]
+fn missing_hosts_are_named() {
+    let net = Net { number: 15, num_hosts: 3 };
+    let second = net.host(Server::mock(), 1).flag("--slice-timeout", 3).spawn();
+    let first = net.host(Server::mock(), 0).flag("--slice-timeout", 2).spawn().wait();
+    let error = last_error(&first.log);
+    let expected = "the slice is not complete after 2 s (--slice-timeout); missing: host 2 (127.77.15.3:8480): \
+                    Connection refused";
+    assert!(error.contains(expected), "{error}");
+    assert_eq!(first.status.code(), Some(17));
+    let second = second.wait();
+    let error = last_error(&second.log);
+    assert!(error.contains("host 0 (127.77.15.1:8480) is lost: the slice is not complete"), "{error}");
+    assert_eq!(second.status.code(), Some(17));
+    let alone = net.host(Server::mock(), 2).flag("--slice-timeout", 1).spawn().wait();
+    let error = last_error(&alone.log);
+    assert!(error.contains("host 0 (127.77.15.1:8480) has not connected within 1 s (--slice-timeout)"), "{error}");
+    assert_eq!(alone.status.code(), Some(17));
+}
+
+#[test]
+fn hosts_that_do_not_belong_together_are_refused_and_the_others_go_on() {
+    let net = Net { number: 16, num_hosts: 2 };
+    let folder = tempfile::tempdir().unwrap();
+    let secret = |name: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("the secret called {name}")).unwrap();
+        path.display().to_string()
+    };
+    let (right, wrong) = (secret("right"), secret("wrong"));
+    let with = |secret: &str| Server::mock().flag("--slice-secret-file", secret);
+    let second = net.host(with(&right), 1).spawn();
+    assert_eq!(page(&net.url(1), "/health", 503), "host 1 of 2: assembling\n");
+    for (builder, expected) in [
+        (with(&wrong), "host 1 (127.77.16.2:8480): it has another secret"),
+        (with(&right).flag("--dtype", "float16"), "--dtype is \"float16\" on host 0, but not set there"),
+        (with(&right).flag("--num-shard", 2), "--num-shard is 2 on host 0, but 1 there; start all hosts with the same"),
+    ] {
+        let finished = net.host(builder, 0).spawn().wait();
+        let error = last_error(&finished.log);
+        assert!(error.contains("the slice cannot be assembled: ") && error.contains(expected), "{error}");
+        assert_eq!(finished.status.code(), Some(2), "{error}");
+    }
+    // Programs that are no hosts, and a host of another version.
+    let greet = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect((net.address(1), DOOR_PORT)).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut greeting = [0; 10];
+        stream.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting, b"HILODOOR\x01\0");
+        // The door sends the rest of its greeting and nothing else.
+        let _ = stream.read_to_end(&mut Vec::new());
+    };
+    greet(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    greet(&[&b"HILODOOR\x07\0"[..], &[0; 32]].concat());
+    let _silent = TcpStream::connect((net.address(1), DOOR_PORT)).unwrap();
+    let first = net.host(with(&right), 0).start();
+    // A second router finds the slice taken until its time is over, and the slice does not notice.
+    let rival = with(&right).flag("--slice-hosts", "127.77.16.1,127.77.16.2").flag("--slice-index", 0);
+    let finished = rival.flag("--hostname", "127.77.16.9").flag("--slice-timeout", 1).spawn().wait();
+    let error = last_error(&finished.log);
+    assert!(error.contains("host 1 (127.77.16.2:8480): it belongs to the slice of the host at 127."), "{error}");
+    assert_eq!(finished.status.code(), Some(17));
+    assert!(!first.client().generate("Once", 5).is_empty());
+    assert_eq!(first.stop().status.code(), Some(0));
+    assert_eq!(second.wait().status.code(), Some(0));
+}
+
+#[test]
+fn a_secret_is_needed_beyond_loopback() {
+    let finished = Server::mock().flag("--slice-hosts", "192.0.2.1,192.0.2.2").flag("--slice-index", 0).spawn().wait();
+    let error = last_error(&finished.log);
+    assert!(error.contains("such as 192.0.2.1: pass --slice-secret-file, the same on every host"), "{error}");
+    assert_eq!(finished.status.code(), Some(2));
+}
