@@ -36,6 +36,7 @@ pub struct ServerBuilder {
     reader: LogReader,
     json_output: bool,
     has_private_sockets: bool,
+    namespace: Option<String>,
 }
 
 /// A running server. Dropping this value kills the launcher.
@@ -87,6 +88,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Starts the launcher in a network namespace.
+    #[must_use]
+    pub fn in_namespace(mut self, name: &str) -> Self {
+        self.namespace = Some(name.to_owned());
+        self
+    }
+
     /// Makes the launcher log text for people instead of JSON.
     #[must_use]
     pub fn text_log(mut self) -> Self {
@@ -127,7 +135,15 @@ impl ServerBuilder {
     /// When the executable cannot be built or started.
     pub fn spawn(self) -> Server {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut command = self.reader.command(executable());
+        let mut command = match &self.namespace {
+            // `ip` becomes the launcher, so the process id is the launcher's.
+            Some(name) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", name]).arg(executable());
+                command
+            }
+            None => self.reader.command(executable()),
+        };
         if self.json_output {
             command.arg("--json-output");
         }
@@ -174,6 +190,7 @@ impl Server {
             reader: LogReader::Harness,
             json_output: true,
             has_private_sockets: false,
+            namespace: None,
         };
         builder.flag("--model-id", model_id).flag("--device", device)
     }

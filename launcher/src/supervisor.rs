@@ -266,6 +266,10 @@ impl Supervisor<'_> {
     /// is a race, so the children get a moment to end by themselves.
     fn fail(&mut self, error: LauncherError) -> LauncherError {
         let everyone = self.everyone();
+        if self.plan.router.is_none() {
+            // Host 0 should know the cause before its router gives another one.
+            self.slice.tell(&News::Failed(error.to_string()));
+        }
         self.wait(&[ChildId::Router], FAREWELL_DEADLINE);
         self.wait(&everyone, LAST_WORDS_DEADLINE);
         let stopped = self.stopped();
@@ -278,7 +282,9 @@ impl Supervisor<'_> {
                 lost
             }
             (LauncherError::ChildExited { .. } | LauncherError::NotReady { .. }, Some((id, exit)), _) => {
-                self.child_exited(id, exit)
+                let error = self.child_exited(id, exit);
+                let is_of_slice = self.plan.router.is_none() && is_consequence(id, exit);
+                if is_of_slice { LauncherError::SliceLost(error.to_string()) } else { error }
             }
             (LauncherError::NotReady { .. }, None, Some(lost)) => lost,
             (error, ..) => error,

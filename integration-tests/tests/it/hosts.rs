@@ -220,7 +220,7 @@ fn a_host_whose_launcher_is_killed_ends_the_slice() {
 
 #[test]
 fn a_host_whose_launcher_is_stopped_ends_the_slice() {
-    let first_says = "host 1 (127.77.11.2:8480) is lost: nothing came from it for 10 s";
+    let first_says = "host 1 (127.77.11.2:8480) is lost: nothing came from it for 8 s";
     lose(11, |host| host.signal(Signal::STOP), [first_says, ""]);
 }
 

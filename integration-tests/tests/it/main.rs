@@ -17,6 +17,7 @@ mod hub_faults;
 mod invariance;
 mod kv_cache;
 mod lifecycle;
+mod links;
 mod logs;
 mod plans;
 mod plugins;
