@@ -1,11 +1,11 @@
 //! The membership of a shard among the shards of a model: their common work, and this shard's share of its host.
 //!
-//! Entry points: [`Membership`], and [`Place`], from which it is made. Shards that compute on the CPU sum their results:
-//! through shared memory if all of them run on one host, otherwise through sockets. The shards of a host take turns
-//! while they load weights if the host's memory is too small for all at once. In a group, each shard counts as one
-//! rank, even if it drives several devices. A single shard has no group, and its graphs have no operation that needs
-//! one. A member whose step fails, or that is dropped, ends the group, so that the other members do not wait for a
-//! result that never comes.
+//! Entry points: [`Membership`], and [`Place`], from which it is made. Shards that compute on the CPU sum their
+//! results: through shared memory if all of them run on one host, otherwise through sockets. The shards of a host take
+//! turns while they load weights if the host's memory is too small for all at once. In a group, each shard counts as
+//! one rank, even if it drives several devices. A single shard has no group, and its graphs have no operation that
+//! needs one. A member whose step fails, or that is dropped, ends the group, so that the other members do not wait for
+//! a result that never comes.
 
 use std::os::fd::RawFd;
 use std::path::Path;

@@ -99,7 +99,7 @@ pub(crate) enum ApiError {
 }
 
 impl ApiError {
-    fn status_and_type(&self) -> (StatusCode, &'static str) {
+    pub(crate) fn status_and_type(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BodySyntax(_) | Self::BodyRead(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::ChatTemplate(_) => (StatusCode::BAD_REQUEST, "template_error"),

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::RouterError;
 use crate::args::HttpArgs;
+use crate::error::ApiError;
 use crate::http_listener::HttpEndpoint;
 use crate::memory::Part;
 use crate::server::{self, Site};
@@ -134,7 +135,7 @@ impl HostStage {
 /// Succeeds while the whole slice serves.
 async fn health(State(shown): State<Shown>) -> Response {
     let stage = shown.stage();
-    let status = if stage == HostStage::Serving { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if stage == HostStage::Serving { StatusCode::OK } else { ApiError::Unhealthy.status_and_type().0 };
     (status, format!("host {} of {}: {}\n", shown.facts.index, shown.facts.num_hosts, stage.name())).into_response()
 }
 

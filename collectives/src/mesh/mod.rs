@@ -63,12 +63,12 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Joins the group as `rank`. `sockets` are connected stream sockets, one for each rank in order, and `None` at this
-    /// rank. `deadline` limits each single wait for the other ranks.
+    /// Joins the group as `rank`. `sockets` are connected stream sockets, one for each rank in order, and `None` at
+    /// this rank. `deadline` limits each single wait for the other ranks.
     ///
     /// # Errors
-    /// When there are no ranks or more than [`MAX_RANKS`], when a socket is missing or `rank` has one, and when a socket
-    /// cannot be used.
+    /// When there are no ranks or more than [`MAX_RANKS`], when a socket is missing or `rank` has one, and when a
+    /// socket cannot be used.
     pub fn new(rank: usize, sockets: Vec<Option<OwnedFd>>, deadline: Duration) -> Result<Self, CollectiveError> {
         let num_ranks = sockets.len();
         if !(1..=MAX_RANKS).contains(&num_ranks) {
@@ -143,7 +143,8 @@ impl Mesh {
         self.abort_if_failed(result)
     }
 
-    /// Ends the group: all later operations of this rank fail, and the other ranks are told that this rank has ended it.
+    /// Ends the group: all later operations of this rank fail, and the other ranks are told that this rank has ended
+    /// it.
     pub fn abort(&mut self) {
         self.end(self.rank);
     }

@@ -113,8 +113,8 @@ impl Peer {
         Incoming::Complete
     }
 
-    /// Returns the rank that has ended the group, if the peer has said so after a complete message. Takes no bytes, which
-    /// may belong to the next operation.
+    /// Returns the rank that has ended the group, if the peer has said so after a complete message. Takes no bytes,
+    /// which may belong to the next operation.
     pub(super) fn abort_after_message(&self) -> Option<usize> {
         let mut header = [0; HEADER_BYTES];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

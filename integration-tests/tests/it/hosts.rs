@@ -70,9 +70,10 @@ fn streams(client: &Client, number: usize) -> Vec<SseStream> {
     let body = json!({"inputs": "Once upon a time", "parameters": {
         "max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 7
     }});
-    let mut streams: Vec<_> = (0..number).map(|_| client.stream("/generate_stream", &body).unwrap()).collect();
+    let mut streams: Vec<_> =
+        (0..number).map(|_| client.stream("/generate_stream", &body).expect("an answer")).collect();
     for stream in &mut streams {
-        assert!(stream.next().unwrap().get("token").is_some());
+        assert!(stream.next().expect("a first event").get("token").is_some());
     }
     streams
 }
@@ -119,7 +120,7 @@ fn several_hosts_say_what_one_says() {
 fn model_of_four_heads(folder: &Path) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/families/arcee");
     for file in ["config.json", "model.safetensors"] {
-        std::fs::copy(fixture.join(file), folder.join(file)).unwrap();
+        std::fs::copy(fixture.join(file), folder.join(file)).expect("a copy");
     }
     let vocab: serde_json::Map<String, Value> = (0..128).map(|id| (format!("w{id}"), json!(id))).collect();
     let tokenizer = json!({
@@ -128,7 +129,7 @@ fn model_of_four_heads(folder: &Path) {
         "pre_tokenizer": {"type": "Whitespace"},
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
     });
-    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).expect("a file");
 }
 
 #[test]
@@ -195,8 +196,8 @@ fn lose(number: u8, hurt: impl FnOnce(&Server), [first_says, second_says]: [&str
     let streams = streams(&hosts[0].client(), 8);
     hurt(&hosts[1]);
     each_ends_once(streams);
-    let second = hosts.pop().unwrap();
-    let finished = hosts.pop().unwrap().wait();
+    let second = hosts.pop().expect("a second host");
+    let finished = hosts.pop().expect("a first host").wait();
     let error = last_error(&finished.log);
     assert!(error.contains(first_says), "{error}");
     assert_eq!(finished.status.code(), Some(17), "{error}");

@@ -92,13 +92,13 @@ fn run(words: &[&str]) -> Result<(), String> {
 }
 
 fn must(words: &[&str]) {
-    run(words).unwrap();
+    run(words).expect("the command succeeds");
 }
 
 /// Returns the path of a new secret.
 fn secret(folder: &tempfile::TempDir) -> String {
     let path = folder.path().join("secret");
-    std::fs::write(&path, "the secret of a test").unwrap();
+    std::fs::write(&path, "the secret of a test").expect("a file");
     path.display().to_string()
 }
 

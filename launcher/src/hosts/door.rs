@@ -1,5 +1,5 @@
-//! The door of a host: the port at which the other hosts of a slice connect. Host 0 has none, because it connects to all
-//! others.
+//! The door of a host: the port at which the other hosts of a slice connect. Host 0 has none, because it connects to
+//! all others.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +41,7 @@ pub(super) struct Doorkeeper {
     pub(super) state: Mutex<DoorState>,
 }
 
-/// What has happened at a door.
+/// The history of a door.
 #[derive(Debug, Default)]
 pub(super) struct DoorState {
     /// The session of the slice that this host has joined, and the address of its host 0.

@@ -8,8 +8,8 @@
 //!           ◀───────────────── verdict, proof ──     then the bytes of the purpose
 //! ```
 //!
-//! A proof covers both nonces, the side and the purpose, so a recorded proof is useless in another conversation. Nothing
-//! is encrypted: `docs/hosts.md` says what the network must do.
+//! A proof covers both nonces, the side and the purpose, so a recorded proof is useless in another conversation.
+//! Nothing is encrypted: `docs/hosts.md` says what the network must do.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

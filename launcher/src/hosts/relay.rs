@@ -1,5 +1,5 @@
-//! Relays bytes between a Unix socket on this host and a connection to another host, so that the router talks to a shard
-//! on another host as if it were on this one.
+//! Relays bytes between a Unix socket on this host and a connection to another host, so that the router talks to a
+//! shard on another host as if it were on this one.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
