@@ -16,7 +16,7 @@ use model_files::ModelFiles;
 use crate::args::{LaunchArgs, PlanArgs};
 use crate::download::{self, Snapshot, Wanted};
 use crate::error::{self, LauncherError};
-use crate::hosts::{self, Assembly, News, Secret, Slice};
+use crate::hosts::{self, Assembly, Caller, News, Secret, Slice, SliceArgs, Tls};
 use crate::plan::text::text;
 use crate::plan::{LaunchPlan, Machine, Place};
 use crate::shared_memory::SharedMemory;
@@ -93,7 +93,7 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     let slice = match secret {
         None => Slice::default(),
         Some(secret) => {
-            let assembly = assembly(args, &plan, secret);
+            let assembly = assembly(args, &plan, secret)?;
             match hosts::assemble(&assembly, &mut signals, (&events_tx, &events))? {
                 Some(slice) => slice,
                 None => return Ok(()),
@@ -121,20 +121,28 @@ fn secret(args: &LaunchArgs, plan: &LaunchPlan) -> Result<Option<Secret>, Launch
     if plan.hosts.num() == 1 {
         return Ok(None);
     }
-    let secret = Secret::read(args.slice.slice_secret_file.as_deref(), &plan.hosts);
+    let SliceArgs { slice_secret_file: file, slice_tls, .. } = &args.slice;
+    let secret = match (file, slice_tls) {
+        (None, true) => {
+            Err("--slice-tls needs --slice-secret-file, because only the secret authenticates a host".into())
+        }
+        (file, _) => Secret::read(file.as_deref(), &plan.hosts),
+    };
     secret.map(Some).map_err(|error| LauncherError::Arguments(vec![error]))
 }
 
-fn assembly<'a>(args: &LaunchArgs, plan: &'a LaunchPlan, secret: Secret) -> Assembly<'a> {
-    Assembly {
+fn assembly<'a>(args: &LaunchArgs, plan: &'a LaunchPlan, secret: Secret) -> Result<Assembly<'a>, LauncherError> {
+    let failed = |source| LauncherError::Spawn { name: "encryption between hosts".to_owned(), source };
+    let tls = args.slice.slice_tls.then(Tls::new).transpose().map_err(failed)?;
+    Ok(Assembly {
         hosts: &plan.hosts,
-        secret,
+        caller: Caller { secret, tls },
         settings: plan.settings.clone(),
         endpoints: plan.endpoints.clone(),
         num_shard: args.num_shard.unwrap_or(1),
         sums: plan.sums,
         timeout: Duration::from_secs(args.slice.slice_timeout),
-    }
+    })
 }
 
 /// Starts the pages of a host that has no router.

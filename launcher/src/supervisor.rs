@@ -74,12 +74,17 @@ pub(crate) fn run(plan: &LaunchPlan, signals: Signals, connections: Connections)
         ending: BTreeSet::new(),
         bad_exit: None,
         lost_host: None,
+        expects_signal: false,
         is_serving: false,
         logs: Arc::new(ChildLogs::new(plan.json_output)),
     };
     let outcome = match supervisor.serve() {
         Ok(Stopped::BySignal) => supervisor.drain(),
         Ok(Stopped::ByFirstHost) => supervisor.leave(),
+        Ok(Stopped::ShardsLeft) => {
+            supervisor.wait_for_first_host();
+            supervisor.leave()
+        }
         Err(error) => Err(supervisor.fail(error)),
     };
     supervisor.remove_sockets();
@@ -104,8 +109,10 @@ pub(crate) struct Connections {
 enum Stopped {
     /// This host has the router, and it or another host of the slice was asked to stop.
     BySignal,
-    /// Host 0 has ended, or told the shards of this host to leave.
+    /// Host 0 has ended without a failure.
     ByFirstHost,
+    /// The router of host 0 has told the shards of this host to leave, and they have ended.
+    ShardsLeft,
 }
 
 struct Supervisor<'a> {
@@ -128,6 +135,9 @@ struct Supervisor<'a> {
     bad_exit: Option<(ChildId, Exit)>,
     /// The error of another host that has failed or is lost. If there are several, this is the first.
     lost_host: Option<LauncherError>,
+    /// True if this host stops because another host received a signal. Its own first signal is then the same request,
+    /// because whoever stops a slice stops all its hosts.
+    expects_signal: bool,
     /// True if the router has opened its port.
     is_serving: bool,
     logs: Arc<ChildLogs>,
@@ -155,13 +165,14 @@ impl Supervisor<'_> {
                 Event::Stop => return self.await_first_host(),
                 Event::Host(host, News::Stop) => {
                     tracing::info!("{} was asked to stop, so the slice stops", self.plan.hosts.name(host));
+                    self.expects_signal = true;
                     return Ok(Stopped::BySignal);
                 }
                 // The router of host 0 has told the shard to leave.
                 Event::Exited(id, Exit::Status(0)) if self.plan.router.is_none() => {
                     self.reap(id, Exit::Status(0));
                     if self.children.is_empty() {
-                        return Ok(Stopped::ByFirstHost);
+                        return Ok(Stopped::ShardsLeft);
                     }
                 }
                 Event::Host(_, News::Left) if self.plan.router.is_none() => return Ok(Stopped::ByFirstHost),
@@ -180,7 +191,19 @@ impl Supervisor<'_> {
         self.wait(&shards, self.plan.shutdown_timeout.saturating_add(ROUTER_MARGIN + SHARD_LEAVE_DEADLINE));
         match self.lost_host.take() {
             Some(error) if !self.children.is_empty() => Err(error),
-            _ => Ok(Stopped::ByFirstHost),
+            Some(_) => Ok(Stopped::ByFirstHost),
+            None => Ok(Stopped::ShardsLeft),
+        }
+    }
+
+    /// Waits until host 0 has ended too. The relays of this host may still hold the last words of its shards, without
+    /// which the router of host 0 would take them for lost.
+    fn wait_for_first_host(&mut self) {
+        let deadline = Instant::now() + SHARD_LEAVE_DEADLINE;
+        while let Some(event) = self.next_event(Some(deadline)) {
+            if let Event::Host(_, News::Left | News::Lost(_) | News::Failed(_)) = event {
+                return;
+            }
         }
     }
 
@@ -272,6 +295,7 @@ impl Supervisor<'_> {
         }
         self.wait(&[ChildId::Router], FAREWELL_DEADLINE);
         self.wait(&everyone, LAST_WORDS_DEADLINE);
+        self.wait_for_news();
         let stopped = self.stopped();
         self.kill(&everyone);
         let error = match (error, self.bad_exit.take(), self.lost_host.take()) {
@@ -292,6 +316,20 @@ impl Supervisor<'_> {
         match stopped {
             Some(id) => LauncherError::Stopped { error: Box::new(error), stopped: id.to_string() },
             None => error,
+        }
+    }
+
+    /// Waits a moment for news of another host, if the end of a child may follow from the loss of one.
+    fn wait_for_news(&mut self) {
+        let may_follow = self.bad_exit.is_some_and(|(id, exit)| is_consequence(id, exit));
+        let deadline = Instant::now() + LAST_WORDS_DEADLINE;
+        while self.plan.hosts.num() > 1 && may_follow && self.lost_host.is_none() {
+            match self.next_event(Some(deadline)) {
+                Some(Event::Host(host, news)) => self.note_loss(host, &news),
+                Some(Event::Exited(id, exit)) => self.reap(id, exit),
+                Some(Event::Ready(_) | Event::NotReady(..) | Event::Serving(_) | Event::Stop) => {}
+                None => return,
+            }
         }
     }
 
@@ -379,6 +417,7 @@ impl Supervisor<'_> {
             let Some(event) = self.next_event(deadline) else { return };
             match event {
                 Event::Exited(id, exit) => self.reap(id, exit),
+                Event::Stop if std::mem::take(&mut self.expects_signal) => {}
                 Event::Stop => {
                     self.ending.extend(ids);
                     self.signal(ids, Signal::TERM);

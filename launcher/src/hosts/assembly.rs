@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use endpoint::Endpoint;
+use endpoint::{Endpoint, Stream};
 use serde_json::Value;
 use signal_hook::iterator::Signals;
 
@@ -18,6 +19,7 @@ use super::door::{Arrival, DoorState, Doorkeeper};
 use super::link::Link;
 use super::preface::{self, PrefaceError, Purpose};
 use super::relay::{Relays, Route};
+use super::tls::{Channel, Tls};
 use super::{Host, Hosts, News, PeerSockets, Secret, door, pause};
 use crate::error::LauncherError;
 use crate::event::Event;
@@ -35,7 +37,7 @@ const MAX_ARRIVALS: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Assembly<'a> {
     pub(crate) hosts: &'a Hosts,
-    pub(crate) secret: Secret,
+    pub(crate) caller: Caller,
     /// The settings that all hosts must share: a JSON object.
     pub(crate) settings: Value,
     /// The addresses at which the router reaches the shards of all hosts, in order.
@@ -181,15 +183,15 @@ impl Assembly<'_> {
         session: &str,
         until: Instant,
         last_errors: &Arc<Mutex<BTreeMap<usize, String>>>,
-    ) -> Receiver<(usize, Result<TcpStream, PrefaceError>)> {
+    ) -> Receiver<(usize, Result<Stream, PrefaceError>)> {
         let (joined_tx, joined) = mpsc::sync_channel(self.hosts.num());
         for host in 1..self.hosts.num() {
             let purpose = Purpose::Join { session: session.to_owned(), settings: with_index(&self.settings, host) };
-            let (address, secret) = (self.hosts.all[host].clone(), self.secret.clone());
+            let (address, caller) = (self.hosts.all[host].clone(), self.caller.clone());
             let (joined, last_errors) = (joined_tx.clone(), Arc::clone(last_errors));
             std::thread::spawn(move || {
                 let note = |error: &PrefaceError| _ = lock(&last_errors).insert(host, error.to_string());
-                let _ = joined.send((host, call_until(&address, &secret, &purpose, (until, &note))));
+                let _ = joined.send((host, caller.call_until(&address, &purpose, (until, &note))));
             });
         }
         joined
@@ -233,7 +235,8 @@ impl Assembly<'_> {
         let (arrivals_tx, arrivals) = mpsc::sync_channel(MAX_ARRIVALS);
         let endpoints = self.own_shards().map(|shard| (shard, self.endpoints[shard as usize].clone()));
         let keeper = Arc::new(Doorkeeper {
-            secret: self.secret.clone(),
+            secret: self.caller.secret.clone(),
+            tls: self.caller.tls.clone(),
             settings: with_index(&self.settings, self.hosts.index),
             shards: endpoints.collect(),
             arrivals: arrivals_tx,
@@ -290,8 +293,8 @@ impl Assembly<'_> {
         for (shard, endpoint) in (0..).zip(&self.endpoints) {
             let host = (shard / self.num_shard) as usize;
             if host != self.hosts.index {
-                let (hosts, secret, session) = (self.hosts.clone(), self.secret.clone(), session.to_owned());
-                let route = Route { hosts, host, secret, session, shard };
+                let (hosts, caller, session) = (self.hosts.clone(), self.caller.clone(), session.to_owned());
+                let route = Route { hosts, host, caller, session, shard };
                 slice.relays.listen(endpoint, route).map_err(|error| LauncherError::Relay(Box::new(error)))?;
             }
         }
@@ -318,16 +321,16 @@ impl Assembly<'_> {
         for (from, to) in to_call {
             let purpose = Purpose::Peer { session: session.to_owned(), from, to };
             let host = host_of(to);
-            let stream = call_until(&self.hosts.all[host], &self.secret, &purpose, (wait.until, &|_| ()));
+            let stream = self.caller.call_until(&self.hosts.all[host], &purpose, (wait.until, &|_| ()));
             let stream = stream.map_err(|error| {
                 let name = self.hosts.name(host);
                 failed(format!("shard {from} cannot be connected with shard {to} on {name}: {error}"))
             })?;
-            sockets.insert(from, to, stream.into());
+            sockets.insert(from, to, owned(stream));
         }
         let insert = |sockets: &mut PeerSockets, arrival| {
             if let Arrival::Peer { from, to, stream } = arrival {
-                sockets.insert(to, from, stream.into());
+                sockets.insert(to, from, owned(stream));
             }
         };
         early.into_iter().for_each(|arrival| insert(sockets, arrival));
@@ -350,29 +353,46 @@ impl Assembly<'_> {
     }
 }
 
-/// Calls a host until it accepts, refuses for good, or the time is over. Each failed attempt is noted.
-fn call_until(
-    host: &Host,
-    secret: &Secret,
-    purpose: &Purpose,
-    (until, note): (Instant, &dyn Fn(&PrefaceError)),
-) -> Result<TcpStream, PrefaceError> {
-    loop {
-        match call(host, secret, purpose) {
-            Err(error) if error.may_pass() && Instant::now() < until => {
-                note(&error);
-                pause(CALL_INTERVAL);
+/// The means to call other hosts.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) secret: Secret,
+    /// The encryption of connections, if there is one.
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Caller {
+    /// Calls a host until it accepts, refuses for good, or the time is over. Each failed attempt is noted.
+    fn call_until(
+        &self,
+        host: &Host,
+        purpose: &Purpose,
+        (until, note): (Instant, &dyn Fn(&PrefaceError)),
+    ) -> Result<Stream, PrefaceError> {
+        loop {
+            match self.call(host, purpose) {
+                Err(error) if error.may_pass() && Instant::now() < until => {
+                    note(&error);
+                    pause(CALL_INTERVAL);
+                }
+                result => return result.inspect_err(note),
             }
-            result => return result.inspect_err(note),
         }
+    }
+
+    /// Connects to a host and begins a connection with this purpose.
+    ///
+    /// # Errors
+    /// When the host cannot be reached or does not accept.
+    pub(super) fn call(&self, host: &Host, purpose: &Purpose) -> Result<Stream, PrefaceError> {
+        let mut channel = Channel::connected(connect(host)?, self.tls.as_ref()).map_err(PrefaceError::Tls)?;
+        preface::call(&mut channel, &self.secret, purpose)?;
+        Ok(channel.stream)
     }
 }
 
-/// Connects to a host and begins a connection with this purpose.
-///
-/// # Errors
-/// When the host cannot be reached or does not accept.
-pub(super) fn call(host: &Host, secret: &Secret, purpose: &Purpose) -> Result<TcpStream, PrefaceError> {
+/// Connects to the first address of a host that accepts.
+fn connect(host: &Host) -> std::io::Result<TcpStream> {
     let addresses = (host.name.as_str(), host.port).to_socket_addrs()?;
     let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
     for address in addresses {
@@ -381,15 +401,18 @@ pub(super) fn call(host: &Host, secret: &Secret, purpose: &Purpose) -> Result<Tc
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
                 last = std::io::ErrorKind::ConnectionRefused.into();
             }
-            Ok(mut stream) => {
-                stream.set_nodelay(true)?;
-                preface::call(&mut stream, secret, purpose)?;
-                return Ok(stream);
-            }
+            Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
-    Err(last.into())
+    Err(last)
+}
+
+fn owned(stream: Stream) -> OwnedFd {
+    match stream {
+        Stream::Unix(stream) => stream.into(),
+        Stream::Tcp(stream) => stream.into(),
+    }
 }
 
 /// The settings for one host: those of all hosts, and its index, which the host must share too.

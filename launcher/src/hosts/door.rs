@@ -9,10 +9,11 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use endpoint::Endpoint;
+use endpoint::{Endpoint, Stream};
 use serde_json::Value;
 
 use super::preface::{self, PrefaceError, Purpose, Verdict};
+use super::tls::{Channel, Tls};
 use super::{Host, Secret, pause, relay};
 
 /// The maximum number of connections that are in their preface or wait for a shard. More are closed at once.
@@ -24,15 +25,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) enum Arrival {
     /// The link of host 0, with the session that it has chosen.
-    Join { session: String, stream: TcpStream },
+    Join { session: String, stream: Stream },
     /// A socket between two shards.
-    Peer { from: u32, to: u32, stream: TcpStream },
+    Peer { from: u32, to: u32, stream: Stream },
 }
 
 /// The facts by which a door decides.
 #[derive(Debug)]
 pub(super) struct Doorkeeper {
     pub(super) secret: Secret,
+    pub(super) tls: Option<Tls>,
     /// The settings that all hosts must share, as this host has them.
     pub(super) settings: Value,
     /// The shards of this host by number, and where they listen.
@@ -93,8 +95,12 @@ fn listen(host: &Host) -> io::Result<TcpListener> {
 
 impl Doorkeeper {
     /// Handles one connection.
-    fn receive(&self, mut stream: TcpStream, address: SocketAddr) {
-        let purpose = match preface::answer(&mut stream, &self.secret, |purpose| self.decide(purpose, address)) {
+    fn receive(&self, stream: TcpStream, address: SocketAddr) {
+        let mut channel = match Channel::accepted(stream, self.tls.as_ref()) {
+            Ok(channel) => channel,
+            Err(error) => return tracing::warn!("a connection from {address} is refused: TLS failed: {error}"),
+        };
+        let purpose = match preface::answer(&mut channel, &self.secret, |purpose| self.decide(purpose, address)) {
             Ok(purpose) => purpose,
             // A port scan or a health check of a load balancer.
             Err(error @ PrefaceError::Io(_)) => return tracing::debug!("a connection from {address} ended: {error}"),
@@ -104,9 +110,7 @@ impl Doorkeeper {
                 return;
             }
         };
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!("Nagle's algorithm stays on for {address}: {error}");
-        }
+        let stream = channel.stream;
         match purpose {
             Purpose::Join { session, .. } => _ = self.arrivals.send(Arrival::Join { session, stream }),
             Purpose::Peer { from, to, .. } => _ = self.arrivals.send(Arrival::Peer { from, to, stream }),

@@ -4,10 +4,11 @@
 //! A message is one byte for its kind, the length of its text as 32 bits (little-endian), and the text.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use endpoint::Stream;
 
 use crate::event::Event;
 
@@ -41,7 +42,7 @@ pub(crate) enum News {
 /// The sending side of a link. Dropping it stops the beats, but not the reading of news.
 #[derive(Debug)]
 pub(super) struct Link {
-    stream: Arc<Mutex<TcpStream>>,
+    stream: Arc<Mutex<Stream>>,
     _beats: SyncSender<()>,
 }
 
@@ -50,7 +51,7 @@ impl Link {
     ///
     /// # Errors
     /// When the system refuses a copy of the socket.
-    pub(super) fn start(stream: TcpStream, host: usize, events: SyncSender<Event>) -> io::Result<Self> {
+    pub(super) fn start(stream: Stream, host: usize, events: SyncSender<Event>) -> io::Result<Self> {
         let reader = stream.try_clone()?;
         stream.set_write_timeout(Some(SILENCE_DEADLINE))?;
         reader.set_read_timeout(Some(SILENCE_DEADLINE))?;
@@ -92,7 +93,7 @@ const STOP: u8 = 4;
 const FAILED: u8 = 5;
 const LEFT: u8 = 6;
 
-fn write(stream: &Mutex<TcpStream>, kind: u8, text: &str) -> io::Result<()> {
+fn write(stream: &Mutex<Stream>, kind: u8, text: &str) -> io::Result<()> {
     let text = &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)];
     let len = u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes();
     let message = [&[kind][..], &len, text].concat();
@@ -100,7 +101,7 @@ fn write(stream: &Mutex<TcpStream>, kind: u8, text: &str) -> io::Result<()> {
 }
 
 /// Turns the messages of a host into events, until it has ended.
-fn read_news(mut stream: TcpStream, host: usize, events: &SyncSender<Event>) {
+fn read_news(mut stream: Stream, host: usize, events: &SyncSender<Event>) {
     loop {
         let news = match read(&mut stream) {
             Ok(None) => continue,
@@ -115,7 +116,7 @@ fn read_news(mut stream: TcpStream, host: usize, events: &SyncSender<Event>) {
 }
 
 /// Reads a message; `None` is a beat.
-fn read(stream: &mut TcpStream) -> io::Result<Option<News>> {
+fn read(stream: &mut Stream) -> io::Result<Option<News>> {
     let mut header = [0; 5];
     stream.read_exact(&mut header)?;
     let [kind, len @ ..] = header;

@@ -24,6 +24,7 @@ mod relay;
 mod secret;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -34,10 +35,11 @@ use std::time::Duration;
 use devices::{Device, Ranks};
 
 use crate::environment::Environment;
-pub(crate) use assembly::{Assembly, Slice, assemble};
+pub(crate) use assembly::{Assembly, Caller, Slice, assemble};
 pub(crate) use link::News;
 pub(crate) use peers::PeerSockets;
 pub(crate) use secret::Secret;
+pub(crate) use tls::Tls;
 
 /// The heading in the help for flags about several hosts.
 const SEVERAL_HOSTS: &str = "Several hosts";
@@ -69,6 +71,10 @@ pub(crate) struct SliceArgs {
     /// addresses
     #[arg(long, env)]
     pub(crate) slice_secret_file: Option<PathBuf>,
+
+    /// Encrypt the connections between hosts with TLS 1.3; needs --slice-secret-file, and no certificates
+    #[arg(long, env)]
+    pub(crate) slice_tls: bool,
 
     /// Seconds to wait until all hosts of the slice are connected
     #[arg(long, env, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]

@@ -8,16 +8,17 @@
 //!           ◀───────────────── verdict, proof ──     then the bytes of the purpose
 //! ```
 //!
-//! A proof covers both nonces, the side and the purpose, so a recorded proof is useless in another conversation.
-//! Nothing is encrypted: `docs/hosts.md` says what the network must do.
+//! A proof covers both nonces, the side, the purpose and the TLS connection if there is one, so a recorded or relayed
+//! proof is useless in another conversation.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use endpoint::Stream;
 use serde_json::{Value, json};
 
 use super::Secret;
+use super::tls::Channel;
 
 const MAGIC: &[u8; 8] = b"HILODOOR";
 /// The version of the preface and of the messages between launchers. Increase it with each change.
@@ -57,6 +58,8 @@ pub(super) enum Verdict {
 pub(super) enum PrefaceError {
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("TLS failed: {0}; pass --slice-tls on every host or on none")]
+    Tls(io::Error),
     #[error("it is not a host of a slice")]
     NotAHost,
     #[error(
@@ -74,7 +77,7 @@ pub(super) enum PrefaceError {
 impl PrefaceError {
     /// True if another attempt may succeed without a change of configuration.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::Io(_) | Self::Busy(_))
+        matches!(self, Self::Io(_) | Self::Tls(_) | Self::Busy(_))
     }
 }
 
@@ -82,19 +85,20 @@ impl PrefaceError {
 ///
 /// # Errors
 /// When the other side is not a host with the same version and secret, or does not accept the purpose.
-pub(super) fn call(stream: &mut TcpStream, secret: &Secret, purpose: &Purpose) -> Result<(), PrefaceError> {
+pub(super) fn call(channel: &mut Channel, secret: &Secret, purpose: &Purpose) -> Result<(), PrefaceError> {
+    let Channel { stream, binding } = channel;
     let mut wire = Wire { stream, until: Instant::now() + DEADLINE };
     let own = nonce()?;
     wire.send(&[MAGIC, &VERSION.to_le_bytes(), &own])?;
     let theirs = wire.greeting()?;
     let purpose = purpose.to_json().to_string();
-    let proof = secret.prove(&[b"connects", &own, &theirs, purpose.as_bytes()]);
+    let proof = secret.prove(&[b"connects", binding, &own, &theirs, purpose.as_bytes()]);
     wire.send(&[&len(purpose.len()), purpose.as_bytes(), &proof])?;
     let [verdict] = wire.read()?;
     match verdict {
         ACCEPTED => {
             let proof = wire.read()?;
-            let is_known = secret.is_proof(&[b"listens", &own, &theirs, purpose.as_bytes()], &proof);
+            let is_known = secret.is_proof(&[b"listens", binding, &own, &theirs, purpose.as_bytes()], &proof);
             if is_known { Ok(()) } else { Err(PrefaceError::Secret) }
         }
         BUSY => Err(PrefaceError::Busy(wire.text()?)),
@@ -111,10 +115,11 @@ pub(super) fn call(stream: &mut TcpStream, secret: &Secret, purpose: &Purpose) -
 /// # Errors
 /// When the other side is not a host with the same version and secret, or `decide` does not accept.
 pub(super) fn answer(
-    stream: &mut TcpStream,
+    channel: &mut Channel,
     secret: &Secret,
     decide: impl FnOnce(&Purpose) -> Verdict,
 ) -> Result<Purpose, PrefaceError> {
+    let Channel { stream, binding } = channel;
     let mut wire = Wire { stream, until: Instant::now() + DEADLINE };
     let own = nonce()?;
     // The own version is sent before the other one is judged, so that both sides can name both.
@@ -122,7 +127,7 @@ pub(super) fn answer(
     let theirs = wire.greeting()?;
     let purpose = wire.text()?;
     let proof = wire.read()?;
-    if !secret.is_proof(&[b"connects", &theirs, &own, purpose.as_bytes()], &proof) {
+    if !secret.is_proof(&[b"connects", binding, &theirs, &own, purpose.as_bytes()], &proof) {
         // Whoever does not know the secret learns nothing else.
         wire.send(&[&[REFUSED], &len(0)])?;
         return Err(PrefaceError::Secret);
@@ -134,7 +139,7 @@ pub(super) fn answer(
     };
     let (code, text) = match decide(&parsed) {
         Verdict::Accepted => {
-            wire.send(&[&[ACCEPTED], &secret.prove(&[b"listens", &theirs, &own, purpose.as_bytes()])])?;
+            wire.send(&[&[ACCEPTED], &secret.prove(&[b"listens", binding, &theirs, &own, purpose.as_bytes()])])?;
             return Ok(parsed);
         }
         Verdict::Busy(text) => (BUSY, text),
@@ -146,7 +151,7 @@ pub(super) fn answer(
 
 /// A connection whose preface must be over at a point in time.
 struct Wire<'a> {
-    stream: &'a mut TcpStream,
+    stream: &'a mut Stream,
     until: Instant,
 }
 

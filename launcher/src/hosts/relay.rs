@@ -3,15 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use endpoint::{Endpoint, ListenError, Listener, SocketFile, Stream};
 
 use super::Hosts;
+use super::assembly::Caller;
+use super::pause;
 use super::preface::Purpose;
-use super::{Secret, assembly, pause};
 
 /// The maximum time until a shard listens on its socket, which it does before it loads the model.
 const SHARD_DEADLINE: Duration = Duration::from_secs(20);
@@ -32,7 +33,7 @@ pub(super) struct Relays {
 pub(super) struct Route {
     pub(super) hosts: Hosts,
     pub(super) host: usize,
-    pub(super) secret: Secret,
+    pub(super) caller: Caller,
     pub(super) session: String,
     pub(super) shard: u32,
 }
@@ -71,8 +72,8 @@ fn accept(listener: &Listener, route: &Route, open: &Mutex<BTreeMap<usize, Vec<S
         let route = route.clone();
         std::thread::spawn(move || {
             let purpose = Purpose::Shard { session: route.session.clone(), shard: route.shard };
-            match assembly::call(&route.hosts.all[route.host], &route.secret, &purpose) {
-                Ok(theirs) => relay(own, Stream::Tcp(theirs)),
+            match route.caller.call(&route.hosts.all[route.host], &purpose) {
+                Ok(theirs) => relay(own, theirs),
                 Err(error) => {
                     let (shard, host) = (route.shard, route.hosts.name(route.host));
                     tracing::warn!("shard {shard} on {host} cannot be reached: {error}");
@@ -83,7 +84,7 @@ fn accept(listener: &Listener, route: &Route, open: &Mutex<BTreeMap<usize, Vec<S
 }
 
 /// Relays a connection of host 0 to a shard of this host, until both sides have ended it.
-pub(super) fn to_shard(theirs: TcpStream, shard: u32, endpoint: &Endpoint) {
+pub(super) fn to_shard(theirs: Stream, shard: u32, endpoint: &Endpoint) {
     let start = Instant::now();
     let own = loop {
         match endpoint.connect() {
@@ -94,11 +95,11 @@ pub(super) fn to_shard(theirs: TcpStream, shard: u32, endpoint: &Endpoint) {
             Err(_) => pause(RETRY_INTERVAL),
         }
     };
-    std::thread::spawn(move || relay(own, Stream::Tcp(theirs)));
+    std::thread::spawn(move || relay(own, theirs));
 }
 
 /// Copies bytes in both directions until both have ended.
-fn relay(one: Stream, two: Stream) {
+pub(super) fn relay(one: Stream, two: Stream) {
     for stream in [&one, &two] {
         // The preface has set deadlines, which do not hold for what follows.
         if stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None)).is_err() {

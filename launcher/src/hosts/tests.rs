@@ -7,7 +7,8 @@ use devices::Device;
 use serde_json::json;
 
 use super::preface::{PrefaceError, Purpose, Verdict, answer, call};
-use super::{Hosts, Secret, SliceArgs};
+use super::tls::{Channel, Tls};
+use super::{Hosts, Secret, SliceArgs, relay};
 use crate::environment::Environment;
 
 fn args(hosts: &[&str], index: Option<usize>) -> SliceArgs {
@@ -93,6 +94,7 @@ fn a_secret_is_needed_beyond_loopback() {
 /// Begins a connection between two hosts with these secrets, and returns what both sides find.
 fn preface(
     secrets: [&Secret; 2],
+    tls: Option<&Tls>,
     decide: impl FnOnce(&Purpose) -> Verdict + Send,
 ) -> (Result<(), PrefaceError>, Result<Purpose, PrefaceError>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -100,10 +102,11 @@ fn preface(
     let purpose = Purpose::Join { session: "s".to_owned(), settings: json!({"--device": "cpu"}) };
     std::thread::scope(|scope| {
         let listens = scope.spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            answer(&mut stream, secrets[1], decide)
+            let (stream, _) = listener.accept().unwrap();
+            answer(&mut Channel::accepted(stream, tls).unwrap(), secrets[1], decide)
         });
-        let connects = call(&mut TcpStream::connect(address).unwrap(), secrets[0], &purpose);
+        let mut channel = Channel::connected(TcpStream::connect(address).unwrap(), tls).unwrap();
+        let connects = call(&mut channel, secrets[0], &purpose);
         (connects, listens.join().unwrap())
     })
 }
@@ -118,16 +121,45 @@ fn secret(text: &str) -> Secret {
 #[test]
 fn both_sides_of_a_connection_know_the_secret() {
     let [one, two] = ["the first secret", "another secret.."].map(secret);
-    let (connects, listens) = preface([&one, &one], |_| Verdict::Accepted);
-    assert!(connects.is_ok());
-    assert_eq!(listens.unwrap().session(), "s");
-    let (connects, listens) = preface([&one, &two], |_| panic!("whoever lacks the secret is not asked"));
-    assert!(matches!(connects, Err(PrefaceError::Secret)), "{connects:?}");
-    assert!(matches!(listens, Err(PrefaceError::Secret)), "{listens:?}");
-    let (connects, _) = preface([&one, &one], |_| Verdict::Refused("no".to_owned()));
-    assert!(matches!(&connects, Err(error @ PrefaceError::Refused(text)) if text == "no" && !error.may_pass()));
-    let (connects, _) = preface([&one, &one], |_| Verdict::Busy("later".to_owned()));
-    assert!(matches!(&connects, Err(error @ PrefaceError::Busy(text)) if text == "later" && error.may_pass()));
+    let tls = Tls::new().unwrap();
+    for tls in [None, Some(&tls)] {
+        let (connects, listens) = preface([&one, &one], tls, |_| Verdict::Accepted);
+        assert!(connects.is_ok());
+        assert_eq!(listens.unwrap().session(), "s");
+        let (connects, listens) = preface([&one, &two], tls, |_| panic!("whoever lacks the secret is not asked"));
+        assert!(matches!(connects, Err(PrefaceError::Secret)), "{connects:?}");
+        assert!(matches!(listens, Err(PrefaceError::Secret)), "{listens:?}");
+        let (connects, _) = preface([&one, &one], tls, |_| Verdict::Refused("no".to_owned()));
+        assert!(matches!(&connects, Err(error @ PrefaceError::Refused(text)) if text == "no" && !error.may_pass()));
+        let (connects, _) = preface([&one, &one], tls, |_| Verdict::Busy("later".to_owned()));
+        assert!(matches!(&connects, Err(error @ PrefaceError::Busy(text)) if text == "later" && error.may_pass()));
+    }
+}
+
+/// A program between two hosts that ends TLS on both sides, and passes all bytes on, cannot pass the proofs on.
+#[test]
+fn nobody_sits_between_two_hosts() {
+    let (secret, tls) = (secret("the secret of both"), Tls::new().unwrap());
+    let [listener, between] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [address, door] = [&listener, &between].map(|listener| listener.local_addr().unwrap());
+    let purpose = Purpose::Shard { session: "s".to_owned(), shard: 0 };
+    std::thread::scope(|scope| {
+        let listens = scope.spawn(|| {
+            let (stream, _) = listener.accept().unwrap();
+            answer(&mut Channel::accepted(stream, Some(&tls)).unwrap(), &secret, |_| Verdict::Accepted)
+        });
+        scope.spawn(|| {
+            let (stream, _) = between.accept().unwrap();
+            let one = Channel::accepted(stream, Some(&tls)).unwrap().stream;
+            let two = Channel::connected(TcpStream::connect(address).unwrap(), Some(&tls)).unwrap().stream;
+            relay::relay(one, two);
+        });
+        let mut channel = Channel::connected(TcpStream::connect(door).unwrap(), Some(&tls)).unwrap();
+        let connects = call(&mut channel, &secret, &purpose);
+        drop(channel);
+        assert!(matches!(connects, Err(PrefaceError::Secret)), "{connects:?}");
+        assert!(matches!(listens.join().unwrap(), Err(PrefaceError::Secret)));
+    });
 }
 
 #[test]
@@ -151,7 +183,8 @@ fn a_program_that_is_no_host_is_named() {
                 stream.write_all(greeting).unwrap();
                 let _ = stream.read(&mut [0; 256]);
             });
-            call(&mut TcpStream::connect(address).unwrap(), &secret, &purpose).unwrap_err().to_string()
+            let mut channel = Channel::connected(TcpStream::connect(address).unwrap(), None).unwrap();
+            call(&mut channel, &secret, &purpose).unwrap_err().to_string()
         });
         assert!(error.starts_with(expected), "{error}");
     }

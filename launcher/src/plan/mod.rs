@@ -163,6 +163,7 @@ fn settings(args: &LaunchArgs, place: &Place<'_>, counts: [u32; 2], hosts: &Host
         ("the release", Value::from(env!("CARGO_PKG_VERSION"))),
         ("the protocol of shards", proto::PROTOCOL_VERSION.into()),
         ("--num-shard", num_shard.into()),
+        ("--slice-tls", args.slice.slice_tls.into()),
         ("the number of devices per shard", devices_per_shard.into()),
         ("the list of hosts", names.join(",").into()),
     ];
