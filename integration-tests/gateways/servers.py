@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -101,14 +102,21 @@ class Hilo(Process):
         self.process.wait()
 
 
-def metrics(url):
-    """Returns the values of a page of metrics, added up over labels, and the labels of each series."""
-    values = {}
+def series(url):
+    """Returns the name, the labels and the value of each series of a page of metrics."""
+    found = []
     for line in fetch(f"{url}/metrics").decode().splitlines():
         if line and not line.startswith("#"):
-            series, _, value = line.rpartition(" ")
-            name = series.partition("{")[0]
-            values[name] = values.get(name, 0.0) + float(value)
+            name, labels, value = re.fullmatch(r"([\w:]+)(?:\{(.*)\})? (\S+)", line).groups()
+            found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
+    return found
+
+
+def metrics(url):
+    """Returns the values of a page of metrics by their names, added up over labels."""
+    values = {}
+    for name, _, value in series(url):
+        values[name] = values.get(name, 0.0) + value
     return values
 
 

@@ -1,0 +1,185 @@
+"""Puts Envoy with an endpoint picker (picker.py) in front of three servers.
+
+    picker_test.py EXECUTABLE
+
+Prompts of several groups arrive in a mixed order; those of a group begin with the same tokens. The share of prompt
+tokens that the servers find in their caches is printed, for servers that take turns and for those that the picker
+chooses. Then a server is killed, and the others get all requests.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import urllib.error
+from pathlib import Path
+
+from envoy_proxy import Envoy
+from servers import Hilo, Process, events, fetch, free_port, post
+
+ADDRESSES = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+NUM_GROUPS = 24
+NUM_REQUESTS = 10  # of each group
+PREFIX_WORDS = 320
+SUFFIX_WORDS = 20
+NUM_CLIENTS = 4
+SEED = 7
+# The KV cache of a server has room for the prefixes of about half of the groups.
+CACHE_TOKENS = 6400
+MAX_TOKENS = 4
+WORDS = "apple bread cat flower garden house library market river seven walk yellow".split()
+QUESTION = {"model": "demo", "messages": [{"role": "user", "content": "What is 3 + 4?"}], "temperature": 0}
+ANSWER = "3 + 4 is 7."
+
+
+class Picker(Process):
+    def __init__(self, policy, servers, sources):
+        self.port = free_port()
+        program = Path(__file__).with_name("picker.py")
+        command = [sys.executable, program, "--port", self.port, "--policy", policy]
+        for server in servers:
+            command += ["--server", server.url.removeprefix("http://")]
+        for address, replay in sources:
+            command += ["--events", address, "--replay", replay]
+        super().__init__("the picker", command)
+
+    def is_ready(self):
+        return "ready" in self.log().splitlines()
+
+
+def workload():
+    """Returns the prompts of all groups in a mixed order, the same in every run."""
+    chance = random.Random(SEED)
+
+    def words(count):
+        return " ".join(chance.choice(WORDS) for _ in range(count))
+
+    shared = [words(PREFIX_WORDS) for _ in range(NUM_GROUPS)]
+    prompts = [f"{prefix} {words(SUFFIX_WORDS)}" for prefix in shared for _ in range(NUM_REQUESTS)]
+    chance.shuffle(prompts)
+    return prompts
+
+
+def send_all(url, prompts):
+    """Sends the prompts from a few clients, and returns the number of prompt tokens."""
+
+    def send(prompt):
+        body = {"model": "demo", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0}
+        return post(f"{url}/v1/completions", body)["usage"]["prompt_tokens"]
+
+    with concurrent.futures.ThreadPoolExecutor(NUM_CLIENTS) as pool:
+        return sum(pool.map(send, prompts))
+
+
+def check_requests(url):
+    """Checks that answers pass through the gateway unchanged."""
+    models = post(f"{url}/v1/models", None)
+    assert [model["id"] for model in models["data"]] == ["demo"], models
+    [choice] = post(f"{url}/v1/chat/completions", QUESTION)["choices"]
+    assert choice["message"]["content"] == ANSWER, choice
+    stream = events(f"{url}/v1/chat/completions", QUESTION)
+    text = "".join(event["choices"][0]["delta"].get("content") or "" for event in stream if event["choices"])
+    assert text == ANSWER, text
+    with contextlib.suppress(urllib.error.HTTPError):
+        fetch(f"{url}/v1/completions", {"prompt": 7})
+        raise AssertionError("a bad request is no error")
+
+
+def check_death(gateway, servers):
+    servers[0].kill()
+
+    def is_left_out():
+        with contextlib.suppress(urllib.error.HTTPError):
+            for _ in range(2 * len(servers)):
+                fetch(f"{gateway.url}/v1/models")
+            return True
+        return False
+
+    gateway.wait(is_left_out, "the picker does not notice that a server is gone")
+    before = [server.metrics()["vllm:request_success_total"] for server in servers[1:]]
+    num_prompts = len(send_each(gateway.url))
+    after = [server.metrics()["vllm:request_success_total"] for server in servers[1:]]
+    assert sum(after) - sum(before) == num_prompts, (before, after)
+
+
+def send_each(url):
+    prompts = [f"{word} " * 40 for word in WORDS]
+    send_all(url, prompts)
+    return prompts
+
+
+def publishes(executable):
+    """True if the executable can publish the changes of its KV cache."""
+    text = subprocess.run([executable, "--help"], check=True, capture_output=True, text=True).stdout
+    return "--kv-events-config" in text
+
+
+def flags(source):
+    if source is None:
+        return []
+    address, replay = source
+    config = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": address, "replay_endpoint": replay}
+    return ["--kv-events-config", json.dumps(config)]
+
+
+def measure(executable, policy, prompts):
+    """Sends the prompts with this policy, and returns what the servers counted."""
+    sources = [None] * len(ADDRESSES)
+    if policy == "published":
+        sources = [tuple(f"tcp://{address}:{free_port(address)}" for _ in range(2)) for address in ADDRESSES]
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for address, source in zip(ADDRESSES, sources):
+            server = Hilo(
+                executable, address, "--threads", 1, "--max-batch-total-tokens", CACHE_TOKENS, *flags(source)
+            )
+            servers.append(stack.enter_context(server))
+        picker = stack.enter_context(Picker(policy, servers, filter(None, sources)))
+        gateway = stack.enter_context(Envoy(picker.port, stack.enter_context(tempfile.TemporaryDirectory())))
+        try:
+            check_requests(gateway.url)
+            begin = [server.metrics() for server in servers]
+            num_tokens = send_all(gateway.url, prompts)
+            counts = collections.Counter()
+            requests = []
+            for server, before in zip(servers, begin):
+                found = server.metrics()
+                requests.append(int(found["vllm:request_success_total"] - before["vllm:request_success_total"]))
+                for name in "queries", "hits":
+                    metric = f"vllm:prefix_cache_{name}_total"
+                    counts[name] += found[metric] - before[metric]
+            assert sum(requests) == len(prompts), requests
+            assert counts["queries"] == num_tokens, (counts, num_tokens)
+            if policy != "round-robin":
+                check_death(gateway, servers)
+        except BaseException as error:
+            error.add_note(f"log of the picker:\n{picker.log()}\nlog of Envoy:\n{gateway.log()}")
+            raise
+    return counts["hits"] / counts["queries"], requests, num_tokens
+
+
+def main():
+    executable = sys.argv[1]
+    prompts = workload()
+    policies = ["round-robin", "guessed"]
+    if publishes(executable):
+        policies.append("published")
+    else:
+        print("  skipped: KV events, which this executable does not publish")
+    rates = {}
+    for policy in policies:
+        rates[policy], requests, num_tokens = measure(executable, policy, prompts)
+        print(f"  {policy}: {rates[policy]:.1%} of {num_tokens} prompt tokens were cached; requests by server: {requests}")
+    # Each first prompt of a group has to be computed once.
+    best = PREFIX_WORDS / (PREFIX_WORDS + SUFFIX_WORDS) * (NUM_REQUESTS - 1) / NUM_REQUESTS
+    print(f"  at best about {best:.0%}")
+    for policy in policies[1:]:
+        assert rates[policy] > 1.5 * rates["round-robin"], rates
+
+
+if __name__ == "__main__":
+    main()
