@@ -46,6 +46,8 @@ class Server:
         try:
             found = {name: (labels, value) for name, labels, value in servers.series(self.url)}
         except OSError:
+            if self.is_healthy:
+                print(f"{self.endpoint} is gone", flush=True)
             self.is_healthy = False
             return
         self.num_blocks = int(found["vllm:cache_config_info"][0]["num_gpu_blocks"])

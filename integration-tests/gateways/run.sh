@@ -5,8 +5,11 @@ cd "$(dirname "$0")"
 source ../server.sh
 
 executable=$(executable)
-for check in *_test.py; do
-    echo "$check"
-    python=$(environment "${check%_test.py}_requirements.txt")
-    "$python/bin/python" "$check" "$executable"
-done
+python=$(environment routers_requirements.txt)
+echo routers_test.py
+"$python/bin/python" routers_test.py "$executable"
+python=$(environment picker_requirements.txt)
+echo prefixes_test.py
+"$python/bin/python" prefixes_test.py
+echo picker_test.py
+"$python/bin/python" picker_test.py "$executable"
