@@ -75,7 +75,7 @@ class Container:
         self.folder = Path(tempfile.mkdtemp(prefix="hilo-pod-"))
         self.folder.chmod(0o755)
         self.ports = {pod.port(port["containerPort"]): free_port() for port in pod.container["ports"]}
-        [self.listening] = self.ports.values()
+        self.listening = self.ports[pod.port("http")]
         self.secrets = secrets
         self.volumes = self.make_volumes(model)
         self.variables = self.make_variables()
@@ -86,24 +86,36 @@ class Container:
         """Makes a folder for each volume, and returns (folder, path in the container, mount option) for each."""
         volumes = []
         group = self.pod.spec["securityContext"].get("fsGroup", -1)
+        secrets = {volume["name"]: volume["secret"] for volume in self.pod.spec["volumes"] if "secret" in volume}
         for mount in self.pod.container["volumeMounts"]:
             folder = self.folder / "volumes" / mount["name"]
             folder.mkdir(parents=True)
             if self.is_isolated:
                 os.chown(folder, 0, group)
                 folder.chmod(0o2775)
-            volumes.append((folder, mount["mountPath"], "rw"))
+            if secret := secrets.get(mount["name"]):
+                self.write_secret(folder, secret, group)
+            volumes.append((folder, mount["mountPath"], "ro" if mount.get("readOnly") else "rw"))
         if any("/mnt/models" in argument for argument in self.pod.container.get("args", [])):
             # KServe mounts the model that it has downloaded.
             volumes.append((model, "/mnt/models", "ro"))
         return volumes
 
+    def write_secret(self, folder, secret, group):
+        for item in secret["items"]:
+            file = folder / item["path"]
+            file.write_text(self.secrets[item["key"]])
+            if self.is_isolated:
+                os.chown(file, 0, group)
+            file.chmod(secret["defaultMode"])
+
     def make_variables(self):
         target = self.pod.container["image"].rpartition(":")[2]
         variables = image_variables(target) | self.pod.variables(self.secrets)
-        port = variables["PORT"]
-        if int(port) in self.ports:
-            variables["PORT"] = str(self.ports[int(port)])
+        for name in "PORT", "SLICE_PORT":
+            port = int(variables.get(name, 0))
+            if port in self.ports:
+                variables[name] = str(self.ports[port])
         if not variables.get("MODEL_ID", "demo").startswith("/"):
             variables["MODEL_ID"] = "demo"
         # A host with the device is not here: run_plan checks this one's.

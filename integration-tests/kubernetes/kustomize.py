@@ -9,12 +9,25 @@ import json
 
 import yaml
 
-KNOWN = {"apiVersion", "kind", "resources", "components", "labels", "images", "configMapGenerator", "patches"}
+KNOWN = {
+    "apiVersion",
+    "kind",
+    "resources",
+    "components",
+    "configurations",
+    "labels",
+    "images",
+    "configMapGenerator",
+    "patches",
+}
+# Kinds in which kustomize itself finds the names of ConfigMaps. For others, a configuration has their paths.
+WITH_REFERENCES = {"Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"}
 
 
 def build(folder):
     """Returns the documents of the kustomization in `folder`."""
-    documents = resolve(folder, [])
+    fields = []
+    documents = resolve(folder, [], fields)
     names = {}
     for document in documents:
         suffix = document.pop("suffix", None)
@@ -22,20 +35,25 @@ def build(folder):
             plain = document["metadata"]["name"]
             document["metadata"]["name"] = names[plain] = f"{plain}-{suffix}"
     for document in documents:
-        rename(document, names)
+        if document["kind"] in WITH_REFERENCES:
+            rename(document, names)
+        for field in fields:
+            if field["kind"] == document["kind"]:
+                rename_at(document, field["path"].split("/"), names)
     return documents
 
 
-def resolve(folder, documents):
+def resolve(folder, documents, fields):
     """Returns `documents` after the kustomization in `folder` has added to them and changed them. A base starts with
-    none; a component starts with those of the kustomization that includes it."""
+    none; a component starts with those of the kustomization that includes it. Adds to `fields` where other kinds name
+    ConfigMaps."""
     steps = yaml.safe_load((folder / "kustomization.yaml").read_text())
     unknown = set(steps) - KNOWN
     assert not unknown, f"{folder}: this resolver does not know {unknown}"
     for resource in steps.get("resources", []):
         path = (folder / resource).resolve()
         if path.is_dir():
-            added = resolve(path, [])
+            added = resolve(path, [], fields)
         else:
             # As kustomize, which reads no file above the folder of the kustomization.
             assert path.is_relative_to(folder.resolve()), f"{folder}: {resource} is outside"
@@ -43,10 +61,16 @@ def resolve(folder, documents):
         for document in added:
             assert identity(document) not in map(identity, documents), f"{folder}: two of {identity(document)}"
             documents.append(document)
+    for file in steps.get("configurations", []):
+        configuration = yaml.safe_load((folder / file).read_text())
+        assert set(configuration) == {"nameReference"}, configuration
+        for reference in configuration["nameReference"]:
+            assert (reference["kind"], reference["version"]) == ("ConfigMap", "v1"), reference
+            fields.extend(reference["fieldSpecs"])
     for generator in steps.get("configMapGenerator", []):
         generate(folder, generator, documents)
     for component in steps.get("components", []):
-        documents = resolve(folder / component, documents)
+        documents = resolve(folder / component, documents, fields)
     for change in steps.get("patches", []):
         documents = patch(documents, change)
     for change in steps.get("labels", []):
@@ -102,6 +126,17 @@ def rename(node, names):
                 value["name"] = names[value["name"]]
             else:
                 rename(value, names)
+
+
+def rename_at(node, path, names):
+    """Gives the generated ConfigMaps that are named at `path` their new names."""
+    if isinstance(node, list):
+        for item in node:
+            rename_at(item, path, names)
+    elif path[0] in node and len(path) > 1:
+        rename_at(node[path[0]], path[1:], names)
+    elif path[0] in node:
+        node[path[0]] = names.get(node[path[0]], node[path[0]])
 
 
 def replace_image(node, image):

@@ -7,6 +7,8 @@ REPOSITORY = Path(__file__).parents[2]
 ROOT = REPOSITORY / "deploy/kubernetes"
 # The folders that can be applied. Components are part of others.
 FOLDERS = sorted(file.parent.name for file in ROOT.glob("*/kustomization.yaml"))
+# The prefix of labels of LeaderWorkerSet.
+LWS = "leaderworkerset.sigs.k8s.io"
 
 
 @dataclasses.dataclass
@@ -54,6 +56,15 @@ def pods(name, documents):
         if document["kind"] == "Deployment":
             template = spec["template"]
             found.append(Pod(name, template["spec"], template["metadata"]["labels"], documents))
+        elif document["kind"] == "LeaderWorkerSet":
+            # The first pod of a group, which is like the others.
+            group = spec["leaderWorkerTemplate"]
+            template = group["workerTemplate"]
+            assert "leaderTemplate" not in group
+            claims = [{"name": claim["metadata"]["name"]} for claim in group["volumeClaimTemplates"]]
+            own = {"volumes": template["spec"]["volumes"] + claims}
+            labels = {f"{LWS}/name": document["metadata"]["name"], f"{LWS}/worker-index": "0"}
+            found.append(Pod(name, template["spec"] | own, template["metadata"]["labels"] | labels, documents))
         elif document["kind"] == "InferenceService":
             # KServe's pod has the containers and volumes of the runtime, and the rest from the service.
             predictor = dict(spec["predictor"])

@@ -2,6 +2,7 @@
 by which they refer to each other, and what every pod must have."""
 
 import json
+import math
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,6 +27,9 @@ def check_schema(document):
     schema = SCHEMAS / f"{document['kind']}.json"
     if schema.exists():
         jsonschema.validate(document, json.loads(schema.read_text()), jsonschema.Draft202012Validator)
+        if document["kind"] == "LeaderWorkerSet":
+            template = document["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+            check_schema({"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": {"name": "pod"}})
     else:
         for version in VERSIONS:
             kubernetes_validate.validate(document, version, strict=True)
@@ -59,6 +63,47 @@ def check_pod(pod):
 
     needed = container["lifecycle"]["preStop"]["sleep"]["seconds"] + shutdown_timeout(pod) + MARGIN_SECONDS
     assert spec["terminationGracePeriodSeconds"] >= needed, f"{pod.name} needs {needed} s"
+
+
+def check_slice(name, document, documents, pod):
+    """Checks a set of groups of pods, each of which serves one model."""
+    message = f"{name}: {document['metadata']['name']}"
+    group = document["spec"]["leaderWorkerTemplate"]
+    assert group["size"] > 1 and group["restartPolicy"] == "RecreateGroupOnPodRestart", message
+    assert document["spec"]["startupPolicy"] == "LeaderCreated", f"{message}: the first pod waits for the others"
+    # The pods find each other through a Service that LeaderWorkerSet makes, if there is none with that name.
+    services = [each["metadata"]["name"] for each in documents if each["kind"] == "Service"]
+    assert services and document["metadata"]["name"] not in services, message
+    for each in documents:
+        if each["kind"] in ("Service", "InferencePool"):
+            selector = each["spec"]["selector"]
+            index = selector.get("matchLabels", selector).get(f"{manifests.LWS}/worker-index")
+            assert index == "0", f"{message}: {each['kind']} sends requests to all pods of a group"
+
+    [policy] = [each for each in documents if each["kind"] == "NetworkPolicy"]
+    everybody, peers = policy["spec"]["ingress"]
+    same_set = {f"{manifests.LWS}/name": document["metadata"]["name"]}
+    assert policy["spec"]["podSelector"] == {"matchLabels": same_set} and policy["spec"]["policyTypes"] == ["Ingress"]
+    assert everybody == {"ports": [{"port": "http"}]}, everybody
+    assert peers == {"from": [{"podSelector": {"matchLabels": same_set}}]}, peers
+
+    variables = pod.variables(dict.fromkeys(["hf-token", "api-key"], ""))
+    assert int(variables["SLICE_PORT"]) == pod.port("slice"), message
+    folders = [mount["mountPath"] for mount in pod.container["volumeMounts"] if mount["name"] == "slice"]
+    assert folders == [variables["SLICE_SECRET_FILE"].rpartition("/")[0]], message
+    start, alive = pod.container["startupProbe"], pod.container["livenessProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= START_SECONDS + int(variables["SLICE_TIMEOUT"]), message
+    patience = alive["periodSeconds"] * alive["failureThreshold"]
+    assert patience >= shutdown_timeout(pod) + MARGIN_SECONDS, f"{message}: a pod ends while another one finishes"
+
+    if topology := pod.spec.get("nodeSelector", {}).get("cloud.google.com/gke-tpu-topology"):
+        num_chips = math.prod(map(int, topology.split("x")))
+        assert num_chips == group["size"] * pod.container["resources"]["limits"]["google.com/tpu"], message
+        pool = document["metadata"]["annotations"][f"{manifests.LWS}/exclusive-topology"]
+        assert pool == "cloud.google.com/gke-nodepool", message
+    else:
+        [apart] = pod.spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert is_selected(apart["labelSelector"]["matchLabels"], pod), message
 
 
 def shutdown_timeout(pod):
@@ -105,7 +150,8 @@ def check_references(name, documents, pods):
 
 def main():
     built = {name: kustomize.build(manifests.ROOT / name) for name in manifests.FOLDERS}
-    assert {"cpu", "tpu", "gateway", "kserve", "monitoring", "example"} <= set(built)
+    slices = {"cpu-slice", "tpu-slice", "example-slice"}
+    assert {"cpu", "tpu", "gateway", "kserve", "monitoring", "example"} | slices <= set(built)
     has_kubectl = shutil.which("kubectl") is not None
     # The folders without pods are for the pods of these.
     served = [pod for name in ("cpu", "tpu") for pod in manifests.pods(name, built[name])]
@@ -117,6 +163,10 @@ def main():
         pods = manifests.pods(name, documents)
         for pod in pods:
             check_pod(pod)
+        for document in documents:
+            if document["kind"] == "LeaderWorkerSet":
+                [pod] = pods
+                check_slice(name, document, documents, pod)
         check_references(name, documents, pods or served)
         if has_kubectl:
             check_same_as_kubectl(name, documents)

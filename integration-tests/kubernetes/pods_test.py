@@ -19,7 +19,7 @@ import container
 import kustomize
 import manifests
 
-SECRETS = {"hf-token": "hf_test", "api-key": "test-key"}
+SECRETS = {"hf-token": "hf_test", "api-key": "test-key", "secret": "shown to the hosts of a slice"}
 # The demo model as a directory.
 MODEL = manifests.REPOSITORY / "demo"
 START_SECONDS = 60
@@ -185,7 +185,7 @@ def main():
         print("  skipped: without root the containers run as this user, and their root file system is this machine's")
     built = [(name, kustomize.build(manifests.ROOT / name)) for name in manifests.FOLDERS]
     pods = [pod for name, documents in built for pod in manifests.pods(name, documents)]
-    assert {pod.name for pod in pods} >= {"cpu", "tpu", "kserve", "example"}
+    assert {pod.name for pod in pods} >= {"cpu", "tpu", "cpu-slice", "tpu-slice", "kserve", "example"}
     for pod in pods:
         if "google.com/tpu" in pod.container["resources"]["limits"]:
             run_plan(executable, pod)
