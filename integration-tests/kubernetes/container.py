@@ -66,16 +66,20 @@ def free_port():
 
 
 class Container:
-    """A container that runs until the `with` block ends."""
+    """A container that runs until the `with` block ends. With `index`, it is the one of that pod of a group, whose pods
+    reach each other at `slice_port`."""
 
-    def __init__(self, executable, pod, secrets, model, is_isolated):
+    def __init__(self, executable, pod, secrets, model, is_isolated, index=None, slice_port=None):
         self.pod = pod
+        self.index = index
         self.executable = executable
         self.is_isolated = is_isolated
         self.folder = Path(tempfile.mkdtemp(prefix="hilo-pod-"))
         self.folder.chmod(0o755)
         self.ports = {pod.port(port["containerPort"]): free_port() for port in pod.container["ports"]}
         self.listening = self.ports[pod.port("http")]
+        if slice_port:
+            self.ports[pod.port("slice")] = slice_port
         self.secrets = secrets
         self.volumes = self.make_volumes(model)
         self.variables = self.make_variables()
@@ -120,6 +124,8 @@ class Container:
             variables["MODEL_ID"] = "demo"
         # A host with the device is not here: run_plan checks this one's.
         variables.pop("DEVICE", None)
+        if self.index is not None:
+            variables |= self.pod.group_variables(self.index)
         if not self.is_isolated:
             variables = {name: self.replaced(value) for name, value in variables.items()}
             variables["TMPDIR"] = self.replaced("/tmp")
@@ -169,6 +175,9 @@ class Container:
                 shutil.copy(library, root / library[1:])
         for path in ("proc", "dev", "sys", *(path[1:] for _, path, _ in self.volumes if path != "/dev/shm")):
             (root / path).mkdir(parents=True, exist_ok=True)
+        if self.index is not None:
+            names = [f"{self.pod.host(index)}.default" for index in range(self.pod.group_size)]
+            (root / "etc/hosts").write_text("".join(f"127.0.0.1 {name}\n" for name in names))
         lines = [f"{folder} {path} {option}\n" for folder, path, option in self.volumes]
         (self.folder / "mounts").write_text("".join(lines))
 

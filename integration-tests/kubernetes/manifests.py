@@ -19,6 +19,8 @@ class Pod:
     spec: dict
     labels: dict
     documents: list
+    # The LeaderWorkerSet of which this is a pod.
+    group: dict | None = None
 
     @property
     def container(self):
@@ -43,6 +45,33 @@ class Pod:
                 variables[variable["name"]] = secrets[variable["valueFrom"]["secretKeyRef"]["key"]]
         return variables
 
+    @property
+    def group_size(self):
+        return self.group["spec"]["leaderWorkerTemplate"]["size"] if self.group else 1
+
+    def host(self, index):
+        """Returns the host name of a pod of the first group."""
+        name = self.group["metadata"]["name"]
+        return f"{name}-0{f'-{index}' if index else ''}.{name}"
+
+    def group_variables(self, index):
+        """Returns the variables that LeaderWorkerSet sets in a pod of a group, in the namespace `default`."""
+        variables = {
+            "LWS_LEADER_ADDRESS": f"{self.host(0)}.default",
+            "LWS_GROUP_SIZE": str(self.group_size),
+            "LWS_WORKER_INDEX": str(index),
+        }
+        if "google.com/tpu" in self.container["resources"]["limits"]:
+            hosts = [self.host(each) for each in range(self.group_size)]
+            variables |= {
+                "TPU_WORKER_HOSTNAMES": ",".join(hosts),
+                "TPU_WORKER_ID": str(index),
+                "TPU_NAME": f"{self.group['metadata']['name']}-0",
+                "TPU_PROCESS_ADDRESSES": ",".join(f"{host}:8476" for host in hosts),
+                "TPU_PROCESS_PORT": "8476",
+            }
+        return variables
+
     def document(self, kind, name):
         [document] = [each for each in self.documents if (each["kind"], each["metadata"]["name"]) == (kind, name)]
         return document
@@ -64,7 +93,7 @@ def pods(name, documents):
             claims = [{"name": claim["metadata"]["name"]} for claim in group["volumeClaimTemplates"]]
             own = {"volumes": template["spec"]["volumes"] + claims}
             labels = {f"{LWS}/name": document["metadata"]["name"], f"{LWS}/worker-index": "0"}
-            found.append(Pod(name, template["spec"] | own, template["metadata"]["labels"] | labels, documents))
+            found.append(Pod(name, template["spec"] | own, template["metadata"]["labels"] | labels, documents, document))
         elif document["kind"] == "InferenceService":
             # KServe's pod has the containers and volumes of the runtime, and the rest from the service.
             predictor = dict(spec["predictor"])

@@ -4,7 +4,9 @@
 """
 
 import concurrent.futures
+import contextlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -23,18 +25,27 @@ SECRETS = {"hf-token": "hf_test", "api-key": "test-key", "secret": "shown to the
 # The demo model as a directory.
 MODEL = manifests.REPOSITORY / "demo"
 START_SECONDS = 60
+# The prefix of labels of GKE's nodes.
+GKE = "cloud.google.com"
 # Generations that run when SIGTERM arrives.
 NUM_STREAMS = 8
-# What GKE sets in a pod with all chips of a host.
-GKE_VARIABLES = {
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_WORKER_ID": "0",
-    "TPU_TOPOLOGY": "2x2",
-    "TPU_ACCELERATOR_TYPE": "v6e-4",
-    "TPU_SKIP_MDS_QUERY": "true",
-    "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
-    "TPU_HOST_BOUNDS": "1,1,1",
-}
+# Time between two nodes that send SIGTERM to pods of a group.
+SIGNAL_SECONDS = 0.2
+
+
+def gke_variables(pod):
+    """Returns what GKE sets in a pod with all chips of a host of four."""
+    bounds = [math.ceil(int(size) / 2) for size in pod.spec["nodeSelector"][f"{GKE}/gke-tpu-topology"].split("x")]
+    assert math.prod(bounds) == pod.group_size
+    return {
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+        "TPU_TOPOLOGY": pod.spec["nodeSelector"][f"{GKE}/gke-tpu-topology"],
+        "TPU_ACCELERATOR_TYPE": f"v6e-{4 * pod.group_size}",
+        "TPU_SKIP_MDS_QUERY": "true",
+        "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
+        "TPU_HOST_BOUNDS": ",".join(map(str, [*bounds, 1])),
+    }
 
 
 class Stream(threading.Thread):
@@ -73,8 +84,17 @@ class Stream(threading.Thread):
         assert len(self.times) == self.num_tokens
 
 
-def check_probes(server):
-    """Waits for the startup probe, then tries the others."""
+def check_probes(servers):
+    """Waits for the startup probe of each server, then tries the others."""
+    for server in servers:
+        check_start(server)
+    for server in servers:
+        for name in "readiness", "liveness":
+            probe = server.pod.container[f"{name}Probe"]
+            assert server.status(probe["httpGet"]["path"], timeout=probe["timeoutSeconds"]) == 200, name
+
+
+def check_start(server):
     probes = {name: server.pod.container[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
     for probe in probes.values():
         port = server.pod.port(probe["httpGet"]["port"])
@@ -85,8 +105,6 @@ def check_probes(server):
         assert server.process.poll() is None, f"it ended with {server.process.returncode}"
         assert time.monotonic() < end, "it does not get ready"
         time.sleep(0.05)
-    for name in "readiness", "liveness":
-        assert server.status(probes[name]["httpGet"]["path"], timeout=probes[name]["timeoutSeconds"]) == 200, name
 
 
 def check_requests(server, headers, documents):
@@ -107,40 +125,60 @@ def check_requests(server, headers, documents):
                 assert re.search(rf"^{metric}[ {{]", page, re.MULTILINE), f"{metric} is not on {page}"
 
 
-def check_stop(server, headers):
-    """Does what a node does with a pod that is deleted, while clients read generations."""
-    with urllib.request.urlopen(urllib.request.Request(f"{server.url}/info", headers=headers)) as response:
+def check_stop(servers, headers):
+    """Does what nodes do with the pods of a server that are deleted, while clients read generations. The first of
+    `servers` takes the requests, and gets its signal last."""
+    first, pod = servers[0], servers[0].pod
+    with urllib.request.urlopen(urllib.request.Request(f"{first.url}/info", headers=headers)) as response:
         num_tokens = json.load(response)["max_total_tokens"] - 100
     begin = time.monotonic()
-    early = Stream(server.url, headers, num_tokens)
-    time.sleep(server.pod.container["lifecycle"]["preStop"]["sleep"]["seconds"])
-    assert server.status(server.pod.container["readinessProbe"]["httpGet"]["path"]) == 200, "it stopped during preStop"
-    streams = [Stream(server.url, headers, num_tokens) for _ in range(NUM_STREAMS)]
+    early = Stream(first.url, headers, num_tokens)
+    time.sleep(pod.container["lifecycle"]["preStop"]["sleep"]["seconds"])
+    for server in servers:
+        assert server.status(pod.container["readinessProbe"]["httpGet"]["path"]) == 200, "it stopped during preStop"
+    streams = [Stream(first.url, headers, num_tokens) for _ in range(NUM_STREAMS)]
     for stream in streams:
         assert stream.has_begun.wait(30)
     assert any(stream.is_alive() for stream in streams), "the generations ended too early"
     terminated = time.monotonic()
-    server.terminate()
+    for server in reversed(servers):
+        server.terminate()
+        time.sleep(SIGNAL_SECONDS)
     for stream in [early, *streams]:
         stream.check()
     assert max(stream.times[-1] for stream in streams) > terminated, "no generation ran when SIGTERM came"
-    left = begin + server.pod.spec["terminationGracePeriodSeconds"] - time.monotonic()
-    status = server.process.wait(timeout=left)
-    assert status == 0, f"the exit status is {status}"
+    for server in servers:
+        left = begin + pod.spec["terminationGracePeriodSeconds"] - time.monotonic()
+        status = server.process.wait(timeout=left)
+        assert status == 0, f"the exit status is {status}"
 
 
 def run_pod(executable, pod, is_isolated):
+    """Runs a pod, or all pods of a group, and returns the number of them."""
     headers = {"Authorization": f"Bearer {SECRETS['api-key']}"}
-    with container.Container(executable, pod, SECRETS, MODEL, is_isolated) as server:
+    # The names of other hosts are known only in a container. A TPU's slice has more hosts than the demo model has parts.
+    is_group = is_isolated and pod.group_size > 1 and "google.com/tpu" not in pod.container["resources"]["limits"]
+    port = container.free_port() if pod.group else None
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for index in range(pod.group_size) if is_group else [None]:
+            server = container.Container(executable, pod, SECRETS, MODEL, is_isolated, index, port)
+            servers.append(stack.enter_context(server))
         try:
-            check_probes(server)
+            check_probes(servers)
             if is_isolated:
-                check_isolation(server)
-            check_requests(server, headers, pod.documents)
-            check_stop(server, headers)
+                for server in servers:
+                    check_isolation(server)
+            check_requests(servers[0], headers, pod.documents)
+            for server in servers[1:]:
+                assert server.status("/metrics") == 200
+                assert server.status("/v1/models", headers) == 421, "only the first pod takes requests"
+            check_stop(servers, headers)
         except BaseException as error:
-            error.add_note(f"pod {pod.name}, log:\n{server.log()}")
+            for server in servers:
+                error.add_note(f"pod {pod.name} {server.index}, log:\n{server.log()}")
             raise
+    return len(servers)
 
 
 def check_isolation(server):
@@ -169,13 +207,23 @@ def run_plan(executable, pod):
             (device / "iommu_group").symlink_to(f"../../iommu_groups/{chip}")
             (root / "dev/vfio").mkdir(parents=True, exist_ok=True)
             (root / f"dev/vfio/{chip}").touch()
-        variables = container.image_variables("tpu") | pod.variables(SECRETS) | GKE_VARIABLES | {"HOME": folder}
+        variables = container.image_variables("tpu") | pod.variables(SECRETS) | gke_variables(pod) | {"HOME": folder}
         assert variables["DEVICE"] == "tpu"
+        if pod.group:
+            file = root / "slice-secret"
+            file.write_text(SECRETS["secret"])
+            variables["SLICE_SECRET_FILE"] = str(file)
         arguments = [executable, "plan", "--sysfs-root", folder, *pod.container.get("args", [])]
-        text = subprocess.run(arguments, env=variables, check=True, capture_output=True, text=True).stdout
-    assert f"--num-shards 1 --devices-per-shard {num_chips}\n" in text, text
-    assert f"router --model-id {variables['MODEL_ID']} --num-shards 1 --port {variables['PORT']}\n" in text, text
-    assert text.count("\nchip ") == num_chips and "not used" not in text and "error: " not in text, text
+        texts = []
+        for index in range(pod.group_size):
+            own = variables | (pod.group_variables(index) if pod.group else {})
+            texts.append(subprocess.run(arguments, env=own, check=True, capture_output=True, text=True).stdout)
+    for index, text in enumerate(texts):
+        shards = f"--num-shards {pod.group_size}"
+        assert f"--shard {index} {shards} --devices-per-shard {num_chips}\n" in text, text
+        has_router = re.search(rf"router --model-id \S.* {shards} --port {variables['PORT']}\n", text) is not None
+        assert has_router == (index == 0), text
+        assert text.count("\nchip ") == num_chips and "not used" not in text and "error: " not in text, text
 
 
 def main():
@@ -192,8 +240,8 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(len(pods)) as pool:
         runs = {pod.name: pool.submit(run_pod, executable, pod, is_isolated) for pod in pods}
         for name, run in runs.items():
-            run.result()
-            print(f"  {name}: started, served, and stopped with status 0 after its generations")
+            pods_of_it = f"{num} pods of a group" if (num := run.result()) > 1 else "a pod"
+            print(f"  {name}: {pods_of_it} started, served, and stopped with status 0 after the generations")
 
 
 if __name__ == "__main__":
