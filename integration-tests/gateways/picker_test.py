@@ -107,25 +107,27 @@ def publishes(executable):
     return "--kv-events-config" in text
 
 
-def flags(source):
-    if source is None:
+def flags(ports):
+    """Returns the flags of a server that publishes its events at two ports, or that publishes none."""
+    if ports is None:
         return []
-    address, replay = source
-    config = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": address, "replay_endpoint": replay}
+    endpoint, replay = (f"tcp://*:{port}" for port in ports)
+    config = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint, "replay_endpoint": replay}
     return ["--kv-events-config", json.dumps(config)]
 
 
 def measure(executable, policy, prompts, cache_tokens):
     """Sends the prompts with this policy, and returns what the servers counted."""
-    sources = [None] * len(ADDRESSES)
+    ports, sources = [None] * len(ADDRESSES), []
     if policy == "published":
-        sources = [tuple(f"tcp://{address}:{free_port(address)}" for _ in range(2)) for address in ADDRESSES]
+        ports = [(free_port(address), free_port(address)) for address in ADDRESSES]
+        sources = [[f"tcp://{address}:{port}" for port in pair] for address, pair in zip(ADDRESSES, ports)]
     with contextlib.ExitStack() as stack:
         servers = []
-        for address, source in zip(ADDRESSES, sources):
-            settings = ["--threads", 1, "--max-batch-total-tokens", cache_tokens, *flags(source)]
+        for address, pair in zip(ADDRESSES, ports):
+            settings = ["--threads", 1, "--max-batch-total-tokens", cache_tokens, *flags(pair)]
             servers.append(stack.enter_context(Hilo(executable, address, *settings)))
-        picker = stack.enter_context(Picker(policy, servers, filter(None, sources)))
+        picker = stack.enter_context(Picker(policy, servers, sources))
         gateway = stack.enter_context(Envoy(picker.port, stack.enter_context(tempfile.TemporaryDirectory())))
         try:
             check_requests(gateway.url)
