@@ -163,7 +163,7 @@ def main():
     rates = {}
     for policy in policies:
         rates[policy], requests, num_tokens = measure(executable, policy, prompts, cache_tokens)
-        print(f"  {policy}: {rates[policy]:.1%} of {num_tokens} prompt tokens were cached; requests by server: {requests}")
+        print(f"  {policy}: {rates[policy]:.1%} of {num_tokens} prompt tokens cached, requests by server {requests}")
     # Each first prompt of a group has to be computed once.
     best = PREFIX_WORDS / (PREFIX_WORDS + SUFFIX_WORDS) * (NUM_REQUESTS - 1) / NUM_REQUESTS
     print(f"  at best about {best:.0%}")

@@ -75,8 +75,8 @@ class Hilo(Process):
     """A server with the demo model."""
 
     def __init__(self, executable, address, *flags):
-        super().__init__(f"Hilo on {address}", [executable, "--hostname", address, "--port", 0, "--json-output", *flags])
-        self.address = address
+        command = [executable, "--hostname", address, "--port", 0, "--json-output", *flags]
+        super().__init__(f"Hilo on {address}", command)
 
     def is_ready(self):
         for line in self.log().splitlines():

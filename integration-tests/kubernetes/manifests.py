@@ -92,8 +92,9 @@ def pods(name, documents):
             assert "leaderTemplate" not in group
             claims = [{"name": claim["metadata"]["name"]} for claim in group["volumeClaimTemplates"]]
             own = {"volumes": template["spec"]["volumes"] + claims}
-            labels = {f"{LWS}/name": document["metadata"]["name"], f"{LWS}/worker-index": "0"}
-            found.append(Pod(name, template["spec"] | own, template["metadata"]["labels"] | labels, documents, document))
+            labels = dict(template["metadata"]["labels"])
+            labels |= {f"{LWS}/name": document["metadata"]["name"], f"{LWS}/worker-index": "0"}
+            found.append(Pod(name, template["spec"] | own, labels, documents, document))
         elif document["kind"] == "InferenceService":
             # KServe's pod has the containers and volumes of the runtime, and the rest from the service.
             predictor = dict(spec["predictor"])

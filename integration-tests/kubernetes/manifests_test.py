@@ -92,7 +92,8 @@ def check_slice(name, document, documents, pod):
     folders = [mount["mountPath"] for mount in pod.container["volumeMounts"] if mount["name"] == "slice"]
     assert folders == [variables["SLICE_SECRET_FILE"].rpartition("/")[0]], message
     start, alive = pod.container["startupProbe"], pod.container["livenessProbe"]
-    assert start["periodSeconds"] * start["failureThreshold"] >= START_SECONDS + int(variables["SLICE_TIMEOUT"]), message
+    needed = START_SECONDS + int(variables["SLICE_TIMEOUT"])
+    assert start["periodSeconds"] * start["failureThreshold"] >= needed, message
     patience = alive["periodSeconds"] * alive["failureThreshold"]
     assert patience >= shutdown_timeout(pod) + MARGIN_SECONDS, f"{message}: a pod ends while another one finishes"
 

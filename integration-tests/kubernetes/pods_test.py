@@ -156,7 +156,8 @@ def check_stop(servers, headers):
 def run_pod(executable, pod, is_isolated):
     """Runs a pod, or all pods of a group, and returns the number of them."""
     headers = {"Authorization": f"Bearer {SECRETS['api-key']}"}
-    # The names of other hosts are known only in a container. A TPU's slice has more hosts than the demo model has parts.
+    # The names of other hosts are known only in a container. The demo model cannot be split over the hosts of a TPU's
+    # slice.
     is_group = is_isolated and pod.group_size > 1 and "google.com/tpu" not in pod.container["resources"]["limits"]
     port = container.free_port() if pod.group else None
     with contextlib.ExitStack() as stack:
@@ -195,7 +196,8 @@ def check_isolation(server):
 
 
 def run_plan(executable, pod):
-    """Checks with a folder that looks like a host with the chips of the pod that one process drives all of them."""
+    """Checks with a folder that looks like a host with the chips of the pod that one process drives all of them; in a
+    group, on each of its hosts."""
     num_chips = pod.container["resources"]["limits"]["google.com/tpu"]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
