@@ -110,7 +110,7 @@ class Processor(service.ExternalProcessorServicer):
     def __init__(self, picker):
         self.picker = picker
 
-    def Process(self, requests, context):  # noqa: N802 (the name in the protocol)
+    def Process(self, requests, context):  # the name in the protocol
         path = ""
         for request in requests:
             if request.HasField("request_headers"):

@@ -91,7 +91,6 @@ def check_requests(url):
 
 def check_death(gateway, picker, servers):
     servers[0].kill()
-
     endpoint = servers[0].url.removeprefix("http://")
     picker.wait(lambda: f"{endpoint} is gone" in picker.log(), "it does not notice that a server is gone")
     before = [server.metrics()["vllm:request_success_total"] for server in servers[1:]]
