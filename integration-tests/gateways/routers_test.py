@@ -4,6 +4,9 @@
 
 Each router is healthy, passes requests and streams on to both servers in turn, and counts them. Then one server is
 killed while it streams: its streams end early, the others finish, and every new request succeeds.
+
+vllm-router also chooses servers by prefixes: by those that it has sent there, and by the events of the servers' KV
+caches.
 """
 
 import concurrent.futures
@@ -14,6 +17,7 @@ import sys
 import threading
 import urllib.request
 
+import workload
 from servers import REQUEST_SECONDS, Hilo, Process, events, fetch, free_port, is_healthy, post
 
 NUM_REQUESTS = 32
@@ -27,18 +31,19 @@ STORY = {"model": "demo", "prompt": "Once upon a time", "temperature": 0, "max_t
 class Router(Process):
     """A router of the family of sglang-router: the flags are the same in all of them."""
 
-    def __init__(self, package, servers):
+    def __init__(self, package, servers, policy="round_robin", *flags):
         port, self.metrics_port = free_port(), free_port()
+        self.num_servers = len(servers)
         self.url = f"http://127.0.0.1:{port}"
         module = f"{package.replace('-', '_')}.launch_router"
         command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", port]
         command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", self.metrics_port]
-        command += ["--policy", "round_robin", "--health-check-interval-secs", 1, "--worker-urls"]
+        command += ["--policy", policy, "--health-check-interval-secs", 1, *flags, "--worker-urls"]
         super().__init__(package, command + [server.url for server in servers])
 
     def is_ready(self):
         # It is healthy before it knows its servers.
-        return is_healthy(self.url) and self.num_healthy() == 2
+        return is_healthy(self.url) and self.num_healthy() == self.num_servers
 
     def num_healthy(self):
         """The number of servers that the router has found healthy, from its metrics."""
@@ -138,9 +143,32 @@ def check(package, executable):
     print(f"  {package} {version}: both servers got requests; after one was killed the other got them all")
 
 
+def check_prefixes(executable):
+    """Checks that vllm-router finds the servers that have the beginnings of prompts."""
+    rates = {}
+    for policy in "round_robin", "cache_aware", "kv_aware":
+        are_published = policy == "kv_aware"
+        if are_published and not workload.publishes(executable):
+            print("  skipped: KV events, which this executable does not publish")
+            continue
+        with workload.start(executable, are_published=are_published) as (servers, sources):
+            flags = ["--kv-event-model", "demo"] if are_published else []
+            for server, (address, replay) in zip(servers, sources):
+                flags += ["--kv-event-source", f"{server.url}={address}"]
+                flags += ["--kv-event-replay-source", f"{server.url}={replay}"]
+            with Router("vllm-router", servers, policy, *flags) as router:
+                result = workload.measure(router.url, servers)
+        rates[policy] = result.rate
+        print(f"  vllm-router, {policy}: {result}")
+    for policy, rate in rates.items():
+        assert policy == "round_robin" or rate > 1.3 * rates["round_robin"], rates
+
+
 def main():
+    executable = sys.argv[1]
     for package in "vllm-router", "sglang-router":
-        check(package, sys.argv[1])
+        check(package, executable)
+    check_prefixes(executable)
 
 
 if __name__ == "__main__":
