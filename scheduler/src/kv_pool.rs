@@ -14,6 +14,7 @@
 //! A forgotten block ([`KvPool::forget`]) passes through the same states, but no lookup finds it.
 
 use crate::PrefixScope;
+use crate::block_events::BlockEvent;
 use crate::prefix_tree::{BlockId, NodeId, Parent, PrefixTree};
 use crate::tokens::Tokens;
 
@@ -90,6 +91,16 @@ impl KvPool {
             step: 0,
             num_returns: 0,
         }
+    }
+
+    /// Records changes of the prefix cache from now on. The cache must be empty.
+    pub(crate) fn record_events(&mut self) {
+        self.tree.iter_mut().for_each(PrefixTree::record_events);
+    }
+
+    /// Returns the recorded changes of the prefix cache since the last call, in order.
+    pub(crate) fn take_events(&mut self) -> Vec<BlockEvent> {
+        self.tree.as_mut().map_or(Vec::new(), PrefixTree::take_events)
     }
 
     /// Begins the next step: from here on, blocks that earlier steps compute can be read.
@@ -287,4 +298,12 @@ fn parent(scope: PrefixScope, path: &[NodeId]) -> Parent {
 fn count(len: usize) -> u32 {
     // There are fewer than 2^32 blocks.
     len as u32
+}
+
+#[cfg(test)]
+impl KvPool {
+    /// The prefix cache, if prefixes are cached.
+    pub(crate) fn tree(&self) -> Option<&PrefixTree> {
+        self.tree.as_ref()
+    }
 }

@@ -1,5 +1,6 @@
 //! The scheduler, which decides which sequences run in which step. It is a plain value that does no I/O. Six methods
-//! change it: `submit`, `cancel`, `set_mask`, `schedule`, `apply` and `fail_all`.
+//! change it: `submit`, `cancel`, `set_mask`, `schedule`, `apply` and `fail_all`. If `record_block_events` was called,
+//! `take_block_events` returns their changes of the prefix cache.
 //!
 //! The scheduler owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences can join and
 //! leave at every step. A step may mix rows that read prompts with rows that generate tokens. `schedule` records the
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod block_events;
 mod event;
 mod failure;
 mod fairness;
@@ -46,6 +48,7 @@ use std::time::Instant;
 
 use proto::{RowReply, StepReply};
 
+pub use block_events::{BlockEvent, BlockHash};
 pub use event::{Event, SequenceEvent};
 pub use limits::Limits;
 pub use prompt::{PrefixScope, Prompt, ScopeParts};
@@ -123,6 +126,17 @@ impl Scheduler {
             next_deadline: None,
             mask_bytes: 0,
         }
+    }
+
+    /// Records changes of the prefix cache from now on, for [`Scheduler::take_block_events`]. Must be called before the
+    /// first step.
+    pub fn record_block_events(&mut self) {
+        self.pool.record_events();
+    }
+
+    /// Returns the changes of the prefix cache since the last call, in order.
+    pub fn take_block_events(&mut self) -> Vec<BlockEvent> {
+        self.pool.take_events()
     }
 
     /// Puts a sequence into the queue, and returns its id.

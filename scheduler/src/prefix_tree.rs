@@ -13,6 +13,7 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::PrefixScope;
+use crate::block_events::{BlockEvent, RecordedParent, Recorder};
 
 /// The index of a block (page) of the KV cache. The shards store the block's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +52,8 @@ pub(crate) struct PrefixTree {
     idle_leaves: BTreeSet<(u64, NodeId)>,
     /// Other nodes without references, in the same order.
     idle_inner: BTreeSet<(u64, NodeId)>,
+    /// `None` if changes of the cache are not recorded.
+    recorder: Option<Recorder>,
 }
 
 /// The data of a node.
@@ -86,7 +89,18 @@ impl PrefixTree {
             hash_builder: DefaultHashBuilder::default(),
             idle_leaves: BTreeSet::new(),
             idle_inner: BTreeSet::new(),
+            recorder: None,
         }
+    }
+
+    /// Records changes from now on. The cache must be empty.
+    pub(crate) fn record_events(&mut self) {
+        self.recorder = Some(Recorder::new(self.nodes.len()));
+    }
+
+    /// Returns the recorded events since the last call, in order.
+    pub(crate) fn take_events(&mut self) -> Vec<BlockEvent> {
+        self.recorder.as_mut().map_or(Vec::new(), Recorder::take)
     }
 
     /// Returns the child of `parent` that contains `tokens`, which fill exactly one block.
@@ -154,6 +168,10 @@ impl PrefixTree {
             let start = index(*id) * *block_size;
             hash_builder.hash_one((nodes[index(*id)].parent, &tokens[start..start + *block_size]))
         });
+        if let Some(recorder) = &mut self.recorder {
+            let start = index(id) * self.block_size;
+            recorder.insert(id.index, parent.recorded(), &self.tokens[start..start + self.block_size]);
+        }
         id
     }
 
@@ -179,6 +197,7 @@ impl PrefixTree {
         if self.has(id) {
             self.nodes[index(id)].is_forgotten = true;
             self.remove_from_children(id);
+            self.record_removal(id);
         }
     }
 
@@ -193,6 +212,7 @@ impl PrefixTree {
         let (_, id) = self.idle_leaves.pop_first().or_else(|| self.idle_inner.pop_last())?;
         let Node { block, parent, .. } = self.nodes[index(id)];
         self.remove_from_children(id);
+        self.record_removal(id);
         self.nodes[index(id)] = Node::UNUSED;
         self.unused.push(id.index);
         self.count_child(parent, -1);
@@ -233,12 +253,28 @@ impl PrefixTree {
         }
     }
 
+    fn record_removal(&mut self, id: NodeId) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.remove(id.index, self.nodes[index(id)].parent.recorded());
+        }
+    }
+
     fn tokens_of(&self, node: NodeId) -> &[u32] {
         &self.tokens[index(node) * self.block_size..][..self.block_size]
     }
 
     fn hash(&self, parent: Parent, tokens: &[u32]) -> u64 {
         self.hash_builder.hash_one((parent, tokens))
+    }
+}
+
+impl Parent {
+    fn recorded(self) -> RecordedParent {
+        match self {
+            Self::Root(PrefixScope::SHARED) => RecordedParent::Root,
+            Self::Root(_) => RecordedParent::Scope,
+            Self::Node(node) => RecordedParent::Node(node.index),
+        }
     }
 }
 
@@ -257,4 +293,26 @@ impl Node {
 
 fn index(node: NodeId) -> usize {
     node.index as usize
+}
+
+#[cfg(test)]
+impl PrefixTree {
+    /// Returns the tokens from the start of the prompt to the end of each node that a prompt without tenant and salt
+    /// finds.
+    pub(crate) fn shared_prefixes(&self) -> BTreeSet<Vec<u32>> {
+        let ids = self.nodes.iter().zip(0..).filter_map(|(node, index)| Some(NodeId { name: node.name?, index }));
+        ids.filter_map(|id| self.shared_prefix(id)).collect()
+    }
+
+    fn shared_prefix(&self, id: NodeId) -> Option<Vec<u32>> {
+        if !self.has(id) || self.is_forgotten(id) {
+            return None;
+        }
+        let mut prefix = match self.nodes[index(id)].parent {
+            Parent::Root(scope) => (scope == PrefixScope::SHARED).then(Vec::new)?,
+            Parent::Node(parent) => self.shared_prefix(parent)?,
+        };
+        prefix.extend(self.tokens_of(id));
+        Some(prefix)
+    }
 }

@@ -6,7 +6,7 @@
 //! once no sequence is submitted any more: the number of steps until all sequences end has a bound, which is computed
 //! from their numbers of tokens.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use proto::{Command, SamplingParams, StepReply, command, frame};
 
 use super::shard_model::{MASKED, ShardModel, completion, mask_after};
 use super::{EOS, limits, scope};
+use crate::prefix_tree::PrefixTree;
 use crate::*;
 
 /// Returns the number of histories of a test run: the environment variable `HILO_HISTORIES`, or 1000 if it is not a
@@ -143,17 +144,24 @@ struct Simulation {
     now: Instant,
     in_flight: VecDeque<StepReply>,
     readers: BTreeMap<SequenceId, Reader>,
+    /// The blocks of the prefix cache, according to the recorded events.
+    stored: BTreeMap<BlockHash, Vec<u32>>,
     /// `None` if the history is not replayed.
     log: Option<Log>,
     num_preempted: u32,
     num_cached: u32,
     num_failed: u32,
+    num_removed: u32,
+    num_actions: u32,
 }
 
 impl Simulation {
     fn new(limits: Limits, window: usize, is_logged: bool) -> Self {
+        let mut scheduler = Scheduler::new(limits.clone());
+        scheduler.record_block_events();
         Self {
-            scheduler: Scheduler::new(limits.clone()),
+            scheduler,
+            stored: BTreeMap::new(),
             shard: ShardModel::new(&limits),
             limits,
             window,
@@ -164,6 +172,8 @@ impl Simulation {
             num_preempted: 0,
             num_cached: 0,
             num_failed: 0,
+            num_removed: 0,
+            num_actions: 0,
         }
     }
 
@@ -223,6 +233,43 @@ impl Simulation {
         let usage = self.scheduler.usage();
         assert_eq!(self.readers.len() as u32, usage.num_waiting + usage.num_running);
         assert!(usage.num_used_blocks + usage.num_cached_blocks <= usage.num_blocks);
+        self.take_block_events();
+        // A comparison after each action would take as long as the rest of the history.
+        self.num_actions += 1;
+        if self.num_actions.is_multiple_of(4) {
+            self.check_stored();
+        }
+    }
+
+    /// Applies the recorded events. Each must name blocks and parents that are stored at that time.
+    fn take_block_events(&mut self) {
+        let block_size = self.limits.block_size_tokens as usize;
+        for event in self.scheduler.take_block_events() {
+            match event {
+                BlockEvent::Stored { mut parent, blocks, token_ids } => {
+                    assert_eq!(token_ids.len(), blocks.len() * block_size);
+                    for (block, token_ids) in blocks.into_iter().zip(token_ids.chunks(block_size)) {
+                        assert_eq!(block, BlockHash::new(parent, token_ids));
+                        let before = parent.map_or(&[][..], |parent| &self.stored[&parent]);
+                        let prefix = [before, token_ids].concat();
+                        assert!(self.stored.insert(block, prefix).is_none(), "stored twice");
+                        parent = Some(block);
+                    }
+                }
+                BlockEvent::Removed { blocks } => {
+                    for block in blocks {
+                        assert!(self.stored.remove(&block).is_some(), "removed, but not stored");
+                        self.num_removed += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks that the stored blocks are those that a lookup finds.
+    fn check_stored(&self) {
+        let found = self.scheduler.pool.tree().map_or(BTreeSet::new(), PrefixTree::shared_prefixes);
+        assert_eq!(self.stored.values().cloned().collect::<BTreeSet<_>>(), found);
     }
 
     fn submit(&mut self, spec: SequenceSpec) {
@@ -379,6 +426,8 @@ impl Simulation {
         assert_eq!(usage, Usage { num_cached_blocks, num_blocks: self.limits.num_blocks, ..Usage::default() });
         assert_eq!(self.scheduler.pool.num_available(), self.limits.num_blocks);
         assert!(self.limits.caches_prefixes || num_cached_blocks == 0);
+        self.take_block_events();
+        self.check_stored();
     }
 }
 
@@ -439,12 +488,10 @@ fn check_busy_history(limits: Limits, least_preempted: u32) {
         }
     }
     simulation.drain();
+    let Simulation { num_preempted, num_cached, num_failed, num_removed, .. } = simulation;
     assert!(
-        simulation.num_preempted >= least_preempted && simulation.num_cached > 100 && simulation.num_failed > 0,
-        "{} {} {}",
-        simulation.num_preempted,
-        simulation.num_cached,
-        simulation.num_failed
+        num_preempted >= least_preempted && num_cached > 100 && num_failed > 0 && num_removed > 20,
+        "{num_preempted} {num_cached} {num_failed} {num_removed}"
     );
     let (limits, log) = (simulation.limits.clone(), simulation.log.take());
     log.unwrap().replay(limits);
