@@ -6,11 +6,12 @@ use std::process::Command;
 use crate::tree::{SourceFile, read, root, rust_files};
 
 /// For each crate, the other crates of this workspace that it may use, apart from tests and build scripts.
-const MAY_USE: [(&str, &[&str]); 19] = [
+const MAY_USE: [(&str, &[&str]); 20] = [
     ("proto", &[]),
     ("model-files", &[]),
     ("telemetry", &[]),
     ("endpoint", &["proto"]),
+    ("zmtp", &[]),
     ("collectives", &[]),
     ("numbers", &[]),
     ("kernels", &["numbers"]),
@@ -39,7 +40,7 @@ const MAY_USE: [(&str, &[&str]); 19] = [
         ],
     ),
     ("scheduler", &["proto"]),
-    ("router", &["proto", "model-files", "telemetry", "endpoint", "scheduler"]),
+    ("router", &["proto", "model-files", "telemetry", "endpoint", "zmtp", "scheduler"]),
     ("launcher", &["proto", "model-files", "telemetry", "endpoint", "devices", "router", "shard"]),
     ("text-generation-bench", &[]),
     ("integration-tests", &["proto"]),
@@ -119,6 +120,7 @@ fn unsafe_code_has_its_rooms() {
         "model-files",
         "telemetry",
         "endpoint",
+        "zmtp",
         "scheduler",
         "devices",
         "numbers",
