@@ -26,6 +26,8 @@ pub(crate) enum LauncherError {
     Shard(#[from] shard::CheckError),
     #[error(transparent)]
     Listen(#[from] router::ListenError),
+    #[error(transparent)]
+    KvEvents(#[from] router::KvEventsError),
     #[error(
         "no writable directory for the sockets of the shards was found (tried {tried}); pass a path with --shard-uds-path"
     )]
@@ -79,7 +81,8 @@ impl LauncherError {
             | Self::Shard(_)
             | Self::Listen(_)
             | Self::Door { .. }
-            | Self::SliceRefused(_) => exit_status::CONFIGURATION,
+            | Self::SliceRefused(_)
+            | Self::KvEvents(_) => exit_status::CONFIGURATION,
             Self::SliceLost(_) => exit_status::DEVICE,
             Self::Hub(error) => error.exit_status(),
             Self::Device { .. } => exit_status::NO_DEVICE,

@@ -9,7 +9,7 @@ use crate::error::LauncherError;
 use crate::plan::{self, LaunchPlan, Place};
 use crate::socket_place::SocketPlace;
 
-/// Checks a local model's files, the flags and the HTTP address, and finds a directory for the sockets.
+/// Checks a local model's files, the flags and the addresses, and finds a directory for the sockets.
 ///
 /// # Errors
 /// The first problem that is found.
@@ -23,6 +23,9 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     }
     let endpoint = HttpEndpoint::resolve(&args.http);
     endpoint.map_err(|error| LauncherError::Arguments(vec![error.to_string()]))?.probe()?;
+    if let Some(config) = &args.batching.kv_events_config {
+        router::probe_kv_events(config)?;
+    }
     SocketPlace::new(args.shard_uds_path.as_deref())
 }
 

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::api_keys::ApiKey;
+use crate::kv_events::KvEventsConfig;
 use crate::memory_size::MemorySize;
 
 /// The arguments of the router.
@@ -257,6 +258,11 @@ pub struct BatchingArgs {
     #[arg(long, env, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub prefix_caching_by_key: Option<bool>,
 
+    /// JSON object that publishes changes of the prefix cache over ZeroMQ, as in vLLM, such as
+    /// `{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}`; see docs/kv-events.md [default: not published]
+    #[arg(long, env)]
+    pub kv_events_config: Option<KvEventsConfig>,
+
     /// Accepted for compatibility; has no effect, because waiting sequences can join at every step
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
@@ -392,6 +398,7 @@ impl BatchingArgs {
             kv_cache_memory,
             prefix_caching,
             prefix_caching_by_key,
+            kv_events_config,
             max_waiting_tokens,
             max_batch_size,
             step_window,
@@ -403,6 +410,7 @@ impl BatchingArgs {
         argv.optional("--kv-cache-memory", kv_cache_memory.as_ref());
         argv.flag("--prefix-caching", prefix_caching);
         argv.optional("--prefix-caching-by-key", prefix_caching_by_key.as_ref());
+        argv.optional("--kv-events-config", kv_events_config.as_ref());
         argv.flag("--max-waiting-tokens", max_waiting_tokens);
         argv.optional("--max-batch-size", max_batch_size.as_ref());
         argv.flag("--step-window", step_window);
@@ -515,6 +523,7 @@ mod tests {
         check_round_trip(&["--watermark-gamma=0.25", "--watermark-delta=1.5"]);
         check_round_trip(&["--max-input-tokens=5", "--max-top-n-tokens=1", "--max-stop-sequences=0"]);
         check_round_trip(&["--waiting-served-ratio=1.25", "--max-batch-size=3", "--max-waiting-tokens=1"]);
+        check_round_trip(&[r#"--kv-events-config={"enable_kv_cache_events": true, "topic": "kv@a@b", "hwm": 5}"#]);
         check_round_trip(&["--max-batch-prefill-tokens=8", "--max-batch-total-tokens=64", "--shutdown-timeout=1"]);
     }
 

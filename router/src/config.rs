@@ -12,6 +12,7 @@ use proto::{MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_TIED_TOKENS, ModelInfo, War
 use crate::api_keys::ApiKeys;
 use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, HttpArgs, LimitArgs, RouterArgs};
 use crate::http_listener::{HttpEndpoint, HttpEndpointError};
+use crate::kv_events::KvEventsConfig;
 use crate::memory;
 use crate::text::ChatOverrides;
 
@@ -55,6 +56,7 @@ pub(crate) struct Config {
     pub(crate) chat: ChatArgs,
     pub(crate) limits: LimitArgs,
     pub(crate) batching: BatchingArgs,
+    pub(crate) kv_events: KvEventsConfig,
 }
 
 /// Returns the names in `--served-model-name`, or the model id if there are none.
@@ -170,6 +172,8 @@ impl Config {
             Vec::new()
         });
         let http = check_http(&args.http).map_err(|wrong| errors.extend(wrong));
+        let num_keys = http.as_ref().map_or(0, |http| http.api_keys.len());
+        errors.extend(check_kv_events(&args.batching, num_keys));
         match http {
             Ok(Http { endpoint, api_keys, memory_budget_bytes, cors_allow_origin }) if errors.is_empty() => Ok(Self {
                 model_id: args.model_id.clone(),
@@ -190,6 +194,7 @@ impl Config {
                 chat: args.chat.clone(),
                 limits: args.limits.clone(),
                 batching: args.batching.clone(),
+                kv_events: args.batching.kv_events_config.clone().unwrap_or_default(),
             }),
             _ => Err(ConfigError(errors)),
         }
@@ -249,7 +254,7 @@ impl Config {
                 num_eos_tokens: model.eos_token_ids.len(),
                 request_timeout: self.limits.request_timeout.map(Duration::from_secs),
                 num_tenants: self.api_keys.len().max(1),
-                separates_tenants: self.batching.prefix_caching_by_key.unwrap_or(self.api_keys.len() > 1),
+                separates_tenants: separates_tenants(&self.batching, self.api_keys.len()),
             },
             scheduler: scheduler::Limits {
                 max_batch_size,
@@ -264,6 +269,25 @@ impl Config {
             max_batch_total_tokens,
         })
     }
+}
+
+/// True if tenants do not share prompts in the prefix cache.
+fn separates_tenants(batching: &BatchingArgs, num_keys: usize) -> bool {
+    batching.prefix_caching_by_key.unwrap_or(num_keys > 1)
+}
+
+/// Returns an error if events of the KV cache are wanted, but there is nothing to publish.
+fn check_kv_events(batching: &BatchingArgs, num_keys: usize) -> Option<String> {
+    let wanted = batching.kv_events_config.as_ref().is_some_and(KvEventsConfig::is_on);
+    let reason = if !batching.prefix_caching {
+        "`kv_events_config` publishes changes of the prefix cache, but `prefix_caching` is false"
+    } else if separates_tenants(batching, num_keys) {
+        "`kv_events_config` publishes no prompt that belongs to one API key, and each prompt does: set \
+         `prefix_caching_by_key` to false, so that all keys share their prompts, or leave `kv_events_config` out"
+    } else {
+        return None;
+    };
+    wanted.then(|| reason.to_owned())
 }
 
 /// Returns the maximum length of a prompt in tokens, from either of the two flags for it.
@@ -416,6 +440,20 @@ mod tests {
         assert_eq!((limits.request.max_total_tokens, limits.request.max_input_tokens), (1024, 1023));
         assert_eq!((limits.scheduler.max_batch_size, limits.max_batch_total_tokens), (8, 1600));
         assert_eq!(limits.scheduler.max_batch_prefill_tokens, 4096);
+    }
+
+    #[test]
+    fn events_need_a_prefix_cache_that_all_clients_share() {
+        let events = r#"--kv-events-config={"enable_kv_cache_events": true}"#;
+        assert!(resolve(&[events, "--api-key=a"]).unwrap().kv_events.is_on());
+        assert!(resolve(&[events, "--api-key=a,b", "--prefix-caching-by-key=false"]).is_ok());
+        assert!(!resolve(&["--prefix-caching=false", "--kv-events-config={}"]).unwrap().kv_events.is_on());
+        check_error(
+            resolve(&[events, "--prefix-caching=false"]),
+            &["`kv_events_config` publishes changes of the prefix cache, but `prefix_caching` is false"],
+        );
+        let error = resolve(&[events, "--api-key=a,b"]).unwrap_err().to_string();
+        assert!(error.contains("set `prefix_caching_by_key` to false"), "{error}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod generation;
 mod grammar;
 mod host_page;
 mod http_listener;
+mod kv_events;
 mod lifecycle;
 mod memory;
 mod memory_size;
@@ -54,6 +55,7 @@ pub use batcher::BatcherError;
 pub use config::ConfigError;
 pub use host_page::{HostFacts, HostPage, HostStage};
 pub use http_listener::{HttpEndpoint, HttpEndpointError, ListenError};
+pub use kv_events::{KvEventsConfig, KvEventsConfigError, KvEventsError, Publisher, probe as probe_kv_events};
 pub use memory_size::{MemorySize, MemorySizeError};
 pub use ready::Ready;
 pub use shard_client::ShardClientError;
@@ -80,6 +82,8 @@ pub enum RouterError {
     Text(#[from] TextError),
     #[error(transparent)]
     Listen(#[from] ListenError),
+    #[error(transparent)]
+    KvEvents(#[from] KvEventsError),
     #[error("a thread cannot be started")]
     Thread { source: std::io::Error },
     #[error("the signals SIGTERM and SIGINT cannot be handled")]
@@ -100,7 +104,9 @@ impl RouterError {
     /// Returns the exit status of the process.
     fn exit_status(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Model(_) | Self::Text(_) | Self::Listen(_) => exit_status::CONFIGURATION,
+            Self::Config(_) | Self::Model(_) | Self::Text(_) | Self::Listen(_) | Self::KvEvents(_) => {
+                exit_status::CONFIGURATION
+            }
             Self::Shard(error) | Self::Batcher(BatcherError::Shard(error)) => error.exit_status(),
             Self::Batcher(BatcherError::Reply(_)) => exit_status::DEVICE,
             Self::Thread { .. }
@@ -171,6 +177,7 @@ pub fn print_schema() -> ExitCode {
 pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
     let config = Config::resolve(args)?;
     config.endpoint.probe()?;
+    probe_kv_events(&config.kv_events)?;
     let text = ModelText::load(&model_files(&config)?, config.chat_overrides())?;
     let num_threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_ASYNC_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -15,6 +15,7 @@ use crate::batcher::{self, Batcher};
 use crate::config::{Config, ServingLimits};
 use crate::generation::{Generator, Permits};
 use crate::grammar::GrammarCompiler;
+use crate::kv_events::{self, KvEvents, KvEventsConfig, KvEventsError, Publisher};
 use crate::memory::{self, MemoryBudget};
 use crate::memory_size::MemorySize;
 use crate::metrics::{Metrics, Served};
@@ -69,7 +70,9 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
         "KV cache"
     );
 
-    let memory = MemoryBudget::new(config.memory_budget_bytes, memory::resident_bytes());
+    let publishes = config.kv_events.is_on();
+    let reserved_bytes = if publishes { kv_events::MAX_BYTES } else { 0 };
+    let memory = MemoryBudget::new(config.memory_budget_bytes, memory::resident_bytes() + reserved_bytes);
     memory.announce();
 
     let served = Served {
@@ -86,7 +89,8 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
         step_window: config.batching.step_window as usize,
         max_queued_tokens: config.limits.max_queued_tokens,
     };
-    let (handle, batcher) = Batcher::new(rules, group, stop_rx, (Arc::clone(&metrics), memory.answers.clone()));
+    let (handle, mut batcher) = Batcher::new(rules, group, stop_rx, (Arc::clone(&metrics), memory.answers.clone()));
+    let kv_event_source = publish_kv_events(&config, &limits, &metrics, &mut batcher)?;
 
     let tokenizer = Arc::new(tokenizer);
     let tokenizer_pool = TokenizerPool::spawn(&tokenizer, config.limits.validation_workers, memory.text.clone())
@@ -100,9 +104,35 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     let permits = Permits::new(limits.request.max_concurrent_requests, limits.request.num_tenants);
     let generator = Generator::new(&limits.request, permits, (tokenizer, validator), handle, Arc::clone(&metrics));
     let health = Health::new();
-    let info = ServerInfo { config, limits: limits.clone(), model, memory: memory.clone() };
+    let info = ServerInfo { config, limits: limits.clone(), model, memory: memory.clone(), kv_event_source };
     let app = routes::router(AppState::new(info, generator, chat, Arc::clone(&metrics), health.clone()));
     Ok(Started { app, batcher, stop_tx, health, metrics, limits, memory })
+}
+
+/// Starts to publish changes of the prefix cache, if the user wants it. Returns the configuration with the addresses
+/// for subscribers.
+fn publish_kv_events(
+    config: &Config,
+    limits: &ServingLimits,
+    metrics: &Metrics,
+    batcher: &mut Batcher,
+) -> Result<Option<KvEventsConfig>, KvEventsError> {
+    let config = &config.kv_events;
+    if !config.is_on() {
+        if config.publisher == Publisher::Zmq {
+            tracing::warn!(
+                "no KV events are published: `kv_events_config` does not set `enable_kv_cache_events` to true"
+            );
+        }
+        return Ok(None);
+    }
+    if !limits.scheduler.caches_prefixes {
+        tracing::warn!("no KV events are published, because there is no prefix cache");
+    }
+    let num_dropped = metrics.kv_events_dropped.clone();
+    let KvEvents { sink, source } = kv_events::start(config, limits.scheduler.block_size_tokens, num_dropped)?;
+    batcher.publish(sink);
+    Ok(Some(source))
 }
 
 /// Returns the limits that the user asked for. The shards choose the others.

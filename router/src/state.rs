@@ -14,6 +14,7 @@ use crate::args::GenerationConfig;
 use crate::aside::Aside;
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
+use crate::kv_events::KvEventsConfig;
 use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::text::Chat;
@@ -29,6 +30,8 @@ pub(crate) struct ServerInfo {
     pub(crate) limits: ServingLimits,
     pub(crate) model: ModelInfo,
     pub(crate) memory: MemoryBudget,
+    /// The publisher of changes of the KV cache, if they are published.
+    pub(crate) kv_event_source: Option<KvEventsConfig>,
 }
 
 /// A flag that is true while requests can be served. Clones share the flag.

@@ -2,6 +2,7 @@
 //! inherit.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 
 use integration_tests::{Finished, Server, ServerBuilder};
@@ -66,6 +67,25 @@ fn limits_that_cannot_be_met_are_found_before_weights_are_read() {
         ("--quantize", "fp8", "--quantize is fp8, which is for --device xla-cpu and tpu"),
     ] {
         let error = refusal(demo().flag(flag, value));
+        assert!(error.contains(sentence), "{flag} {value}: {error}");
+    }
+}
+
+#[test]
+fn events_that_cannot_be_published_are_named_before_anything_starts() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let events = |rest: &str| format!(r#"{{"enable_kv_cache_events": true, "endpoint": "tcp://127.0.0.1:*"{rest}}}"#);
+    let replays = events(&format!(r#", "replay_endpoint": "tcp://{address}""#));
+    let error = refusal(demo().flag("--kv-events-config", &replays));
+    let expected =
+        format!("`replay_endpoint` of `kv_events_config`: cannot listen on {address}: Address already in use");
+    assert!(error.contains(&expected), "{error}");
+    for (flag, value, sentence) in [
+        ("--prefix-caching", "false", "but `prefix_caching` is false"),
+        ("--api-key", "one,two", "set `prefix_caching_by_key` to false"),
+    ] {
+        let error = refusal(demo().flag("--kv-events-config", events("")).flag(flag, value));
         assert!(error.contains(sentence), "{flag} {value}: {error}");
     }
 }

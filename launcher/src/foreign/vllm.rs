@@ -27,7 +27,7 @@ const REPLICAS: &str = "one server has one replica of the model; run several ser
 const TRANSFER: &str = "KV blocks are not sent between servers";
 
 /// The flags of vLLM that this server accepts but does not implement.
-pub(super) const TABLE: [Row; 41] = [
+pub(super) const TABLE: [Row; 40] = [
     row("api-server-count", Verdict::Harmless, ENGINE),
     row("attention-backend", Verdict::Harmless, COMPILER),
     row("compilation-config", Verdict::Harmless, COMPILER),
@@ -83,7 +83,6 @@ pub(super) const TABLE: [Row; 41] = [
         Verdict::Refused,
         "the model's config.json is read as it is; change the file, and pass its folder with --model-id",
     ),
-    row("kv-events-config", Verdict::Refused, "changes of the KV cache are not published; leave this flag out"),
     row("kv-transfer-config", Verdict::Refused, TRANSFER),
     row(
         "lora-modules",

@@ -21,6 +21,7 @@ use proto::StepReply;
 use scheduler::{Limits, ReplyMismatch, Scheduler, SequenceEvent, Step};
 use tokio::sync::{mpsc, watch};
 
+use crate::kv_events::Sink;
 use crate::memory::Part;
 use crate::metrics::Metrics;
 use crate::shard_client::{ShardClientError, ShardGroup};
@@ -69,6 +70,8 @@ pub(crate) struct Batcher {
     /// The masks that other tasks are computing.
     masks: Masks,
     steps: Steps,
+    /// The publisher of changes of the prefix cache, if they are published.
+    kv_events: Option<Sink>,
 }
 
 /// The events for which the loop waits.
@@ -102,9 +105,16 @@ impl Batcher {
             readers: Readers::default(),
             masks: Masks::new(),
             steps: Steps::new(Arc::clone(&metrics)),
+            kv_events: None,
             metrics,
         };
         (handle, batcher)
+    }
+
+    /// Publishes changes of the prefix cache. Must be called before the first step.
+    pub(crate) fn publish(&mut self, sink: Sink) {
+        self.scheduler.record_block_events();
+        self.kv_events = Some(sink);
     }
 
     /// Runs until `stop_rx` is `true`, or until no more sequences can be submitted. Then tells the shards to leave.
@@ -180,7 +190,9 @@ impl Batcher {
             && let Some(step) = self.scheduler.schedule(Instant::now())
         {
             self.send(step).await?;
+            self.publish_events();
         }
+        self.publish_events();
         self.show_usage();
         Ok(())
     }
@@ -247,6 +259,13 @@ impl Batcher {
     fn fail_all(&mut self, message: &str) {
         let events = self.scheduler.fail_all(message);
         self.readers.dispatch(events, &mut self.scheduler);
+    }
+
+    /// Hands the changes of the prefix cache to the publisher.
+    fn publish_events(&mut self) {
+        if let Some(sink) = &mut self.kv_events {
+            sink.publish(self.scheduler.take_block_events());
+        }
     }
 
     fn show_usage(&self) {

@@ -54,6 +54,7 @@ pub(crate) struct Metrics {
     kv_blocks_cached: Gauge,
     slots_used: Gauge,
     pub(crate) row_failures: Counter,
+    pub(crate) kv_events_dropped: Counter,
     pub(crate) programs_compiled: ProgramCounters,
     pub(crate) vllm: VllmMetrics,
     exporter: PrometheusHandle,
@@ -147,6 +148,10 @@ impl Metrics {
             ),
             row_failures: t
                 .counter("hilo_row_failures_total", "Sequences that failed while the others of their batch continued"),
+            kv_events_dropped: t.counter(
+                "hilo_kv_events_dropped_total",
+                "Steps whose changes of the KV cache were not published, because the publisher's queue was full",
+            ),
             programs_compiled: t.programs_compiled(),
             slots_used: t.gauge("hilo_slots_used", "Batch slots that running sequences use"),
             vllm: VllmMetrics::new(&recorder, served),

@@ -18,6 +18,7 @@ mod health;
 mod home;
 mod info;
 mod invocations;
+mod kv_event_sources;
 mod messages;
 mod metrics;
 mod models;

@@ -6,12 +6,14 @@ use serde_json::{Value, json};
 
 use super::info::Info;
 use super::invocations::{InvocationsRequest, InvocationsResponse};
+use super::kv_event_sources::KvEventSources;
 use super::route::Dialect::{Anthropic, OpenAi, Server, Tgi};
 use super::route::{JSON, Route, TEXT};
 use super::vertex::{VertexRequest, VertexResponse};
 use super::{
     chat_completions, chat_tokenize, compat, completions, docs, generate, generate_stream, health, home, info,
-    invocations, messages, metrics, models, not_done, openapi, page, playground, render, responses, tokenize, vertex,
+    invocations, kv_event_sources, messages, metrics, models, not_done, openapi, page, playground, render, responses,
+    tokenize, vertex,
 };
 use crate::api::anthropic::{Message, MessagesRequest, TokenCount};
 use crate::api::openai::{
@@ -196,6 +198,13 @@ fn server() -> Vec<Route> {
         Route::get(Server, "/info", info::info, "The model, the version and the limits of this server")
             .answers::<Info>(),
         Route::get(Server, "/metrics", metrics::metrics, "The metrics, in Prometheus' text format").answers_text(TEXT),
+        Route::get(
+            Server,
+            "/kv_event_sources",
+            kv_event_sources::kv_event_sources,
+            "The publishers of changes of the KV cache, by data-parallel rank",
+        )
+        .answers::<KvEventSources>(),
         file("/page.js", page::script, "The script that `/playground` and `/docs` share", "text/javascript"),
         file("/favicon.ico", page::icon, "The icon of the web pages", "image/svg+xml"),
         file("/playground", playground::page, "A web page to try the model", "text/html"),

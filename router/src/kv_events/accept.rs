@@ -1,0 +1,153 @@
+//! The connections of the publisher: peers that connect, and the peer to which the publisher connects.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use endpoint::{Endpoint, SocketFile};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use zmtp::SocketType;
+
+use super::peer::{Peer, PeerError};
+use super::{Feed, replay, subscriber};
+use crate::socket::{Listener, Socket, Stream};
+
+/// The maximum numbers of open connections. More connections wait to be accepted.
+const MAX_SUBSCRIBERS: usize = 64;
+const MAX_REPLAYS: usize = 16;
+
+/// The pause after an accept that failed, for example because file descriptors ran out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The pauses between attempts to connect. Each is twice as long as the one before, up to the maximum.
+const MIN_CONNECT_PAUSE: Duration = Duration::from_millis(100);
+const MAX_CONNECT_PAUSE: Duration = Duration::from_secs(5);
+
+/// The maximum time of an attempt to connect.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The kernel closes a connection whose peer does not respond for about this time: it asks after [`KEEPALIVE_IDLE`],
+/// then every [`KEEPALIVE_INTERVAL`].
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// The purpose of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Subscriber,
+    Replay,
+}
+
+/// A listener, and the purpose of its connections.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: Listener,
+    kind: Kind,
+    /// The file of a Unix socket, which is removed at the end.
+    _file: Option<SocketFile>,
+}
+
+/// A subscriber that listens, and to which the publisher connects again and again.
+#[derive(Debug)]
+pub(super) struct Connector {
+    pub(super) endpoint: Endpoint,
+}
+
+impl Door {
+    /// Converts a listener of the standard library.
+    ///
+    /// # Errors
+    /// When the system refuses to register the listener.
+    pub(super) fn new(listener: endpoint::Listener, file: Option<SocketFile>, kind: Kind) -> io::Result<Self> {
+        Ok(Self { listener: Listener::from_std(listener)?, kind, _file: file })
+    }
+
+    /// Accepts and serves connections for ever.
+    pub(super) async fn serve(self, feed: Arc<Feed>) {
+        let permits = Arc::new(Semaphore::new(self.kind.max_connections()));
+        loop {
+            // The semaphore is never closed.
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+            match self.listener.accept().await {
+                Ok(stream) => {
+                    let (kind, feed) = (self.kind, Arc::clone(&feed));
+                    tokio::spawn(async move {
+                        let error = kind.serve(prepare(stream), feed).await;
+                        tracing::debug!(?kind, "a connection for KV events has ended: {error}");
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!("a connection for KV events cannot be accepted: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+impl Connector {
+    /// Connects and publishes for ever.
+    pub(super) async fn serve(self, feed: Arc<Feed>) {
+        let mut pause = MIN_CONNECT_PAUSE;
+        loop {
+            let began_at = Instant::now();
+            let connected = tokio::time::timeout(CONNECT_DEADLINE, Socket::connect(&self.endpoint)).await;
+            let reason = match connected {
+                Ok(Ok(socket)) => {
+                    tracing::info!(endpoint = %self.endpoint, "connected, to publish KV events");
+                    Kind::Subscriber.serve(socket, Arc::clone(&feed)).await.to_string()
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("no connection within {} s", CONNECT_DEADLINE.as_secs()),
+            };
+            // A peer that ends each connection at once is not asked more often than one that does not listen.
+            if began_at.elapsed() > 2 * CONNECT_DEADLINE {
+                pause = MIN_CONNECT_PAUSE;
+            }
+            if pause == MIN_CONNECT_PAUSE {
+                tracing::warn!(endpoint = %self.endpoint, "KV events reach nobody until a connection succeeds: {reason}");
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(MAX_CONNECT_PAUSE);
+        }
+    }
+}
+
+impl Kind {
+    fn max_connections(self) -> usize {
+        match self {
+            Self::Subscriber => MAX_SUBSCRIBERS,
+            Self::Replay => MAX_REPLAYS,
+        }
+    }
+
+    /// Serves a connection until it ends. Returns the reason of the end.
+    async fn serve(self, socket: Socket, feed: Arc<Feed>) -> PeerError {
+        match self {
+            Self::Subscriber => subscriber::serve(Peer::new(socket, SocketType::Pub), feed).await,
+            Self::Replay => replay::serve(Peer::new(socket, SocketType::Router), feed).await,
+        }
+    }
+}
+
+fn prepare(stream: Stream) -> Socket {
+    if let Stream::Tcp(stream) = &stream
+        && let Err(error) = set_options(stream)
+    {
+        tracing::debug!("the options of a connection for KV events cannot be set: {error}");
+    }
+    Socket::new(stream)
+}
+
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?)
+}
