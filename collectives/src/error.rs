@@ -53,6 +53,9 @@ pub enum CollectiveError {
     /// a turn.
     #[error("{operation}: waited {after:?} for {}", name_ranks(.missing))]
     Deadline { operation: Operation, missing: Vec<usize>, after: Duration },
+    /// The connection to a rank has failed, for a reason that the system gives.
+    #[error("the connection to rank {rank} has failed")]
+    Lost { rank: usize, source: std::io::Error },
     /// A rank called [`abort`](crate::Group::abort), failed an operation, left the group, or closed its connection.
     #[error("rank {rank} has ended the group")]
     Aborted { rank: usize },

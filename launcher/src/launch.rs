@@ -12,10 +12,13 @@ use devices::plugins::Surroundings;
 use devices::tpu::{self as chips, Chip};
 use devices::{Asked, Choice, Device, Ranks};
 use model_files::ModelFiles;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use signal_hook::iterator::Signals;
 
 use crate::args::{LaunchArgs, PlanArgs};
 use crate::download::{self, Snapshot, Wanted};
 use crate::error::{self, LauncherError};
+use crate::event::{self, Event};
 use crate::hosts::{self, Assembly, Caller, News, Secret, Slice, SliceArgs, Tls};
 use crate::plan::text::text;
 use crate::plan::{LaunchPlan, Machine, Place};
@@ -23,7 +26,7 @@ use crate::shared_memory::SharedMemory;
 use crate::supervisor::{self, Connections};
 use crate::tpu::diagnosis::{Diagnosis, Inspection};
 use crate::tpu::{FIRST_PORT, MAX_DEVICES_PER_HOST, diagnosis, free_ports};
-use crate::{event, preflight, variables};
+use crate::{preflight, variables};
 
 /// Serves until a signal arrives or something fails. `docs/exit-codes.md` lists the exit statuses.
 pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
@@ -71,14 +74,14 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     let collective_path = memory.as_ref().map(SharedMemory::path);
     let planned = unresolved(args);
     let shard_uds_path = sockets.shard_uds_path();
-    let mut place = Place {
+    let place = Place {
         device,
         shard_uds_path,
         collective_path,
         snapshot: planned.as_ref(),
         device_counts: device_counts(args, device, None),
     };
-    let mut plan = LaunchPlan::new(args, &place, &machine)?;
+    let plan = LaunchPlan::new(args, &place, &machine)?;
     let secret = secret(args, &plan)?;
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
     for warning in warnings.iter().chain(plan.slice.iter().flat_map(|slice| &slice.notes)) {
@@ -86,6 +89,12 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     }
     if !errors.is_empty() {
         return Err(LauncherError::Device { device, reasons: errors });
+    }
+    if plan.hosts.num() > 1 {
+        raise_file_limit();
+    }
+    if plan.hosts.is_first() {
+        preflight::check_kv_events(args)?;
     }
     let mut signals = download::watch_signals().map_err(LauncherError::Signals)?;
     let (events_tx, events) = event::channel();
@@ -100,20 +109,66 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
             }
         }
     };
-    let snapshot;
-    if let Some(wanted) = wanted(args) {
-        let Some(resolved) = download::resolve(&wanted, &machine.environment, &mut signals)? else {
-            // A signal came first.
-            slice.tell(&News::Left);
-            return Ok(());
-        };
-        snapshot = resolved;
-        place.snapshot = Some(&snapshot);
-        place.device_counts = device_counts(args, device, Some(&snapshot));
-        plan = LaunchPlan::new(args, &place, &machine)?;
+    let connections = Connections { slice, page, events_tx, events };
+    match prepare(args, (&place, plan), &machine, (&mut signals, &connections)) {
+        Ok(Some(plan)) => supervisor::run(&plan, signals, connections),
+        Ok(None) => {
+            connections.slice.end(&News::Left);
+            Ok(())
+        }
+        Err(error) => {
+            connections.slice.end(&News::Failed(error.to_string()));
+            Err(error)
+        }
     }
+}
+
+/// Downloads the model if it is one of the Hub, and checks its files. Returns the plan with the files; `None` if a
+/// signal, or the end of another host, comes first.
+fn prepare(
+    args: &LaunchArgs,
+    (place, plan): (&Place<'_>, LaunchPlan),
+    machine: &Machine,
+    (signals, connections): (&mut Signals, &Connections),
+) -> Result<Option<LaunchPlan>, LauncherError> {
+    let Some(wanted) = wanted(args) else {
+        preflight::check_model(args, place, &plan)?;
+        return Ok(Some(plan));
+    };
+    let (mut kept, mut end) = (Vec::new(), None);
+    let mut is_stopped = || {
+        for event in connections.events.try_iter() {
+            match event {
+                Event::Host(host, news) if news.is_end() => end = Some((host, news)),
+                event => kept.push(event),
+            }
+        }
+        end.is_some() || signals.pending().next().is_some()
+    };
+    let resolved = download::resolve(&wanted, &machine.environment, &mut is_stopped)?;
+    // The supervisor handles the news of hosts that have downloaded before this one.
+    kept.into_iter().for_each(|event| _ = connections.events_tx.send(event));
+    if let Some((host, news)) = end {
+        return news.loss(&plan.hosts.name(host)).map_or(Ok(None), Err);
+    }
+    let Some(snapshot) = resolved else { return Ok(None) };
+    let place = Place {
+        snapshot: Some(&snapshot),
+        device_counts: device_counts(args, place.device, Some(&snapshot)),
+        ..place.clone()
+    };
+    let plan = LaunchPlan::new(args, &place, machine)?;
     preflight::check_model(args, &place, &plan)?;
-    supervisor::run(&plan, signals, Connections { slice, page, events_tx, events })
+    Ok(Some(plan))
+}
+
+/// Raises the limit of open files to the most that this user may have: each pair of shards on two hosts takes a socket.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!("the limit of open files stays as it is: {error}");
+    }
 }
 
 /// Reads the secret of the slice; `None` if this host is alone.
@@ -239,6 +294,6 @@ fn diagnose(plan: &LaunchPlan, machine: &Machine, root: &Path) -> Diagnosis {
     let planned = plan.shards.iter().flat_map(|shard| &shard.child.variables).find(|variable| variable.name == name);
     let allow_multiple = planned.map(|variable| variable.value.as_str()).or_else(|| machine.environment.get(name));
     let takes_lock = !allow_multiple.is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
-    let memlock_bytes = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let memlock_bytes = getrlimit(Resource::Memlock).current;
     diagnosis::check(&Inspection { root, chips: &chips, takes_lock, memlock_bytes })
 }

@@ -23,10 +23,15 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     }
     let endpoint = HttpEndpoint::resolve(&args.http);
     endpoint.map_err(|error| LauncherError::Arguments(vec![error.to_string()]))?.probe()?;
-    if let Some(config) = &args.batching.kv_events_config {
-        router::probe_kv_events(config)?;
-    }
     SocketPlace::new(args.shard_uds_path.as_deref())
+}
+
+/// Checks the addresses at which the router will publish events of the KV cache.
+///
+/// # Errors
+/// When the router cannot listen there.
+pub(crate) fn check_kv_events(args: &LaunchArgs) -> Result<(), LauncherError> {
+    args.batching.kv_events_config.as_ref().map_or(Ok(()), |config| Ok(router::probe_kv_events(config)?))
 }
 
 /// Checks the model's files except the weights, and the limits that depend on them, with the same code as the shards

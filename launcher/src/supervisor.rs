@@ -88,7 +88,7 @@ pub(crate) fn run(plan: &LaunchPlan, signals: Signals, connections: Connections)
         Err(error) => Err(supervisor.fail(error)),
     };
     supervisor.remove_sockets();
-    supervisor.slice.tell(&match &outcome {
+    supervisor.slice.end(&match &outcome {
         Ok(()) => News::Left,
         Err(error) => News::Failed(error.to_string()),
     });
@@ -138,7 +138,7 @@ struct Supervisor<'a> {
     /// True if this host stops because another host received a signal. Its own first signal is then the same request,
     /// because whoever stops a slice stops all its hosts.
     expects_signal: bool,
-    /// True if the router has opened its port.
+    /// True if the router has opened its port, on this host or on host 0.
     is_serving: bool,
     logs: Arc<ChildLogs>,
 }
@@ -186,14 +186,25 @@ impl Supervisor<'_> {
         tracing::info!("asking host 0 to stop the slice");
         self.slice.tell(&News::Stop);
         self.show(Stage::Ending);
-        let shards = self.shard_ids();
         // After this time host 0 has drained, or is not going to.
-        self.wait(&shards, self.plan.shutdown_timeout.saturating_add(ROUTER_MARGIN + SHARD_LEAVE_DEADLINE));
-        match self.lost_host.take() {
-            Some(error) if !self.children.is_empty() => Err(error),
-            Some(_) => Ok(Stopped::ByFirstHost),
-            None => Ok(Stopped::ShardsLeft),
+        let time = self.plan.shutdown_timeout.saturating_add(ROUTER_MARGIN + SHARD_LEAVE_DEADLINE);
+        let deadline = Instant::now().checked_add(time);
+        while !self.children.is_empty() {
+            match self.next_event(deadline) {
+                Some(Event::Exited(id, exit)) => self.reap(id, exit),
+                // A second signal ends this host at once.
+                Some(Event::Host(_, News::Left) | Event::Stop) => return Ok(Stopped::ByFirstHost),
+                Some(Event::Host(host, news)) => self.handle_news(host, &news)?,
+                Some(Event::Ready(_) | Event::NotReady(..) | Event::Serving(_)) => {}
+                None => {
+                    let (name, seconds) = (self.plan.hosts.name(0), time.as_secs());
+                    let error =
+                        format!("{name} has not stopped the slice within {seconds} s after a signal to this host");
+                    return Err(LauncherError::SliceLost(error));
+                }
+            }
         }
+        Ok(Stopped::ShardsLeft)
     }
 
     /// Waits until host 0 has ended too. The relays of this host may still hold the last words of its shards, without
@@ -212,7 +223,10 @@ impl Supervisor<'_> {
         self.logs.clear_progress();
         self.show(Stage::Ending);
         let shards = self.shard_ids();
-        self.wait(&shards, SHARD_LEAVE_DEADLINE);
+        // A router that never served has told no shard to leave.
+        if self.is_serving {
+            self.wait(&shards, SHARD_LEAVE_DEADLINE);
+        }
         self.kill(&shards);
         match self.bad_exit.take() {
             Some((id, exit)) => Err(self.child_exited(id, exit)),
@@ -385,7 +399,10 @@ impl Supervisor<'_> {
                     self.watch(id, endpoint);
                 }
             }
-            News::Serving => self.show(Stage::Serving),
+            News::Serving => {
+                self.is_serving = true;
+                self.show(Stage::Serving);
+            }
             News::Failed(_) | News::Lost(_) | News::Left => {
                 self.note_loss(host, news);
                 return Err(self.lost_host.take().expect("the loss has been noted"));
@@ -398,14 +415,10 @@ impl Supervisor<'_> {
     /// Notes that a host has failed or is lost, and lets the router know that its shards are gone.
     fn note_loss(&mut self, host: usize, news: &News) {
         let name = self.plan.hosts.name(host);
-        let error = match news {
-            News::Failed(reason) => format!("{name} has failed: {reason}"),
-            News::Lost(reason) => format!("{name} is lost: {reason}"),
-            News::Left => format!("{name} has ended"),
-            News::Assembled | News::Started | News::Serving | News::Stop => return,
-        };
+        let has_left = || (*news == News::Left).then(|| LauncherError::SliceLost(format!("{name} has ended")));
+        let Some(error) = news.loss(&name).or_else(has_left) else { return };
         self.slice.close(host);
-        self.lost_host.get_or_insert(LauncherError::SliceLost(error));
+        self.lost_host.get_or_insert(error);
     }
 
     /// Waits until the children `ids` have ended, for at most `timeout`. If a signal arrives meanwhile, they get

@@ -34,7 +34,7 @@ impl Socket {
         Self(Arc::new(stream))
     }
 
-    /// Connects to a shard. The system decides how long to wait for a host that does not respond.
+    /// Connects to a shard, or to a subscriber of KV events. The system decides how long to wait for a host that does not respond.
     ///
     /// # Errors
     /// When no process listens at the endpoint, or the host cannot be reached.
@@ -54,6 +54,14 @@ impl Socket {
             }
         };
         Ok(Self::new(stream))
+    }
+
+    /// The TCP connection; `None` for a Unix socket.
+    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
+        match self.0.as_ref() {
+            Stream::Tcp(stream) => Some(stream),
+            Stream::Unix(_) => None,
+        }
     }
 
     /// Waits until the client has closed the connection, or its sending half, even if received bytes are unread.

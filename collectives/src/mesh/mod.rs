@@ -28,7 +28,7 @@ use self::message::{Header, Stage};
 use self::peer::{Incoming, Peer};
 use crate::{CollectiveError, MAX_RANKS, Operation};
 
-/// The number of values in a chunk. Longer messages are cut. A rank keeps two chunks in memory for each other rank.
+/// The number of values in a chunk. Longer messages are cut. A rank keeps three chunks in memory for each other rank.
 pub const MESH_CHUNK_LEN: usize = 256 << 10;
 
 /// The minimum length, in values, of a chunk that is added up in parts, if there are more than two ranks. A shorter
@@ -39,7 +39,7 @@ const MIN_DIVIDED_LEN: usize = 8 << 10;
 /// than the round trip of a local network.
 const YIELD: Duration = Duration::from_micros(200);
 
-/// The interval at which a sleeping rank looks if a rank whose values it has has ended the group since.
+/// The interval at which a sleeping rank checks if a rank that has already sent its values has ended the group.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// One rank's connections to all other ranks.
@@ -290,6 +290,7 @@ impl Mesh {
             Incoming::Complete | Incoming::Partial | Incoming::Closed | Incoming::Other(None) => {
                 Err(CollectiveError::Aborted { rank })
             }
+            Incoming::Failed(errno) => Err(CollectiveError::Lost { rank, source: errno.into() }),
             Incoming::Other(Some(Header::Abort { rank })) => Err(CollectiveError::Aborted { rank }),
             Incoming::Other(Some(other)) => Err(self.out_of_step(header, rank, other)),
         }

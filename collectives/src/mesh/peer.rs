@@ -18,6 +18,8 @@ pub(super) enum Incoming {
     Complete,
     /// The peer has closed the connection.
     Closed,
+    /// The connection has failed.
+    Failed(Errno),
 }
 
 /// The connection to another rank.
@@ -98,7 +100,9 @@ impl Peer {
                 Ok((num_bytes, _)) => self.num_received += num_bytes,
                 Err(Errno::AGAIN) => return Incoming::Partial,
                 Err(Errno::INTR) => continue,
-                Err(_) => return Incoming::Closed,
+                // Linux reports this if the peer left bytes unread.
+                Err(Errno::CONNRESET) => return Incoming::Closed,
+                Err(errno) => return Incoming::Failed(errno),
             }
             let (header, _) = self.incoming.as_chunks::<HEADER_BYTES>();
             if self.num_received == HEADER_BYTES && header[0] != self.expected {

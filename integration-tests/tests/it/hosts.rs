@@ -16,7 +16,7 @@ const PROMPTS: [&str; 3] = ["Once upon a time", "<|user|>What is 3 + 4?<|assista
 
 /// A port for HTTP, which is free at the addresses of each test.
 const HTTP_PORT: u16 = 3000;
-const DOOR_PORT: u16 = 8480;
+const DOOR_PORT: u16 = 8495;
 
 /// The maximum time until a page shows what a test waits for.
 const PAGE_DEADLINE: Duration = Duration::from_secs(60);
@@ -195,6 +195,28 @@ fn a_signal_at_any_host_lets_requests_finish() {
     }
 }
 
+#[test]
+fn a_signal_before_the_slice_serves_ends_it() {
+    // Each step of the warm-up takes long.
+    let slow = || Server::mock().flag("--mock-step-us", 2_000_000);
+    for (number, asked) in [(17, 0), (18, 1)] {
+        let net = Net { number, num_hosts: 2 };
+        let hosts: Vec<Server> = (0..2).map(|host| net.host(slow(), host).spawn()).collect();
+        let deadline = Instant::now() + PAGE_DEADLINE;
+        while hosts.iter().any(|host| host.children("shard").is_empty()) {
+            assert!(Instant::now() < deadline, "the shards do not start");
+            pause(Duration::from_millis(20));
+        }
+        let pids = descendants(&hosts);
+        hosts[asked].signal(Signal::TERM);
+        for host in hosts {
+            let finished = host.wait();
+            assert_eq!(finished.status.code(), Some(0), "{}", finished.log.join("\n"));
+        }
+        wait_until_gone(&pids);
+    }
+}
+
 /// Ends a process of the second of two hosts, and checks that every stream ends once, that both launchers end with
 /// status 17, that each names the other host or its own child, and that no process is left.
 fn lose(number: u8, hurt: impl FnOnce(&Server), [first_says, second_says]: [&str; 2]) {
@@ -223,20 +245,20 @@ fn lose(number: u8, hurt: impl FnOnce(&Server), [first_says, second_says]: [&str
 
 #[test]
 fn a_host_whose_launcher_is_killed_ends_the_slice() {
-    let first_says = "host 1 (127.77.10.2:8480) is lost: it ended without a word";
+    let first_says = "host 1 (127.77.10.2:8495) is lost: it ended without a word";
     lose(10, |host| host.signal(Signal::KILL), [first_says, ""]);
 }
 
 #[test]
 fn a_host_whose_launcher_is_stopped_ends_the_slice() {
-    let first_says = "host 1 (127.77.11.2:8480) is lost: nothing came from it for 8 s";
+    let first_says = "host 1 (127.77.11.2:8495) is lost: nothing came from it for 8 s";
     lose(11, |host| host.signal(Signal::STOP), [first_says, ""]);
 }
 
 #[test]
 fn a_host_whose_shard_is_killed_ends_the_slice() {
     let kill = |host: &Server| send_signal(host.child("shard"), Signal::KILL);
-    lose(12, kill, ["host 1 (127.77.12.2:8480) has failed: shard-1 was killed by signal 9", "shard-1 was killed by"]);
+    lose(12, kill, ["host 1 (127.77.12.2:8495) has failed: shard-1 was killed by signal 9", "shard-1 was killed by"]);
 }
 
 #[test]
@@ -255,7 +277,7 @@ fn the_others_end_with_host_0_and_may_be_started_again() {
     let finished = hosts.pop().unwrap().wait();
     assert_eq!(finished.status.code(), Some(17));
     let error = last_error(&finished.log);
-    assert!(error.contains("host 0 (127.77.14.1:8480) is lost: it ended without a word"), "{error}");
+    assert!(error.contains("host 0 (127.77.14.1:8495) is lost: it ended without a word"), "{error}");
     wait_until_gone(&pids);
     // Both hosts of a slice are started again by whoever started them, in any order.
     drop(hosts);
@@ -278,17 +300,20 @@ fn missing_hosts_are_named() {
     let second = net.host(Server::mock(), 1).flag("--slice-timeout", 3).spawn();
     let first = net.host(Server::mock(), 0).flag("--slice-timeout", 2).spawn().wait();
     let error = last_error(&first.log);
-    let expected = "the slice is not complete after 2 s (--slice-timeout); missing: host 2 (127.77.15.3:8480): \
+    let expected = "the slice is not complete after 2 s of 2 s (--slice-timeout); missing: host 2 (127.77.15.3:8495): \
                     Connection refused";
     assert!(error.contains(expected), "{error}");
     assert_eq!(first.status.code(), Some(17));
     let second = second.wait();
     let error = last_error(&second.log);
-    assert!(error.contains("host 0 (127.77.15.1:8480) is lost: the slice is not complete"), "{error}");
+    assert!(error.contains("host 0 (127.77.15.1:8495) has failed: the slice is not complete"), "{error}");
     assert_eq!(second.status.code(), Some(17));
     let alone = net.host(Server::mock(), 2).flag("--slice-timeout", 1).spawn().wait();
     let error = last_error(&alone.log);
-    assert!(error.contains("host 0 (127.77.15.1:8480) has not connected within 1 s (--slice-timeout)"), "{error}");
+    assert!(
+        error.contains("host 0 (127.77.15.1:8495) has not connected within 1 s of 1 s (--slice-timeout)"),
+        "{error}"
+    );
     assert_eq!(alone.status.code(), Some(17));
 }
 
@@ -306,11 +331,11 @@ fn hosts_that_do_not_belong_together_are_refused_and_the_others_go_on() {
     let second = net.host(with(&right), 1).spawn();
     assert_eq!(page(&net.url(1), "/health", 503), "host 1 of 2: assembling\n");
     for (builder, expected) in [
-        (with(&wrong), "host 1 (127.77.16.2:8480): it has another secret"),
+        (with(&wrong), "host 1 (127.77.16.2:8495): it has another secret"),
         (with(&right).flag("--dtype", "float16"), "--dtype is \"float16\" on host 0, but not set there"),
         (
             with(&right).env("SLICE_TLS", "true").flag("--slice-timeout", 1),
-            "missing: host 1 (127.77.16.2:8480): TLS failed",
+            "missing: host 1 (127.77.16.2:8495): TLS failed",
         ),
         (with(&right).flag("--num-shard", 2), "--num-shard is 2 on host 0, but 1 there; start all hosts with the same"),
     ] {
@@ -339,7 +364,7 @@ fn hosts_that_do_not_belong_together_are_refused_and_the_others_go_on() {
     let rival = with(&right).flag("--slice-hosts", "127.77.16.1,127.77.16.2").flag("--slice-index", 0);
     let finished = rival.flag("--hostname", "127.77.16.9").flag("--slice-timeout", 1).spawn().wait();
     let error = last_error(&finished.log);
-    assert!(error.contains("host 1 (127.77.16.2:8480): it belongs to the slice of the host at 127."), "{error}");
+    assert!(error.contains("host 1 (127.77.16.2:8495): it belongs to the slice of the host at 127."), "{error}");
     assert_eq!(finished.status.code(), Some(17));
     assert!(!first.client().generate("Once", 5).is_empty());
     assert_eq!(first.stop().status.code(), Some(0));

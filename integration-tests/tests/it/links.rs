@@ -127,8 +127,8 @@ fn a_link_that_is_cut_ends_every_stream_with_one_error() {
     link.cut();
     let ends: Vec<Value> = streams.into_iter().map(terminal_event).collect();
     assert!(ends.iter().any(|end| end["error_type"] == "generation"), "{ends:?}");
-    ended_for(first, ["host 1 (198.18.1.2:8480) is lost: nothing came from it for 8 s", "for rank 1"]);
-    ended_for(second, ["host 0 (198.18.1.1:8480) is lost: nothing came from it for 8 s", "for rank 0"]);
+    ended_for(first, ["host 1 (198.18.1.2:8495) is lost: nothing came from it for 8 s", "for rank 1"]);
+    ended_for(second, ["host 0 (198.18.1.1:8495) is lost: nothing came from it for 8 s", "for rank 0"]);
     wait_until_gone(&pids);
 }
 
@@ -139,7 +139,7 @@ fn a_link_that_is_cut_while_nothing_runs_is_noticed() {
     let [first, second] = link.start(&secret(&folder));
     let pids = [first.descendants(), second.descendants()].concat();
     link.cut();
-    let [one, two] = ["host 1 (198.18.2.2:8480) is lost", "host 0 (198.18.2.1:8480) is lost"];
+    let [one, two] = ["host 1 (198.18.2.2:8495) is lost", "host 0 (198.18.2.1:8495) is lost"];
     ended_for(first, [one, one]);
     ended_for(second, [two, two]);
     wait_until_gone(&pids);

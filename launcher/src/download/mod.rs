@@ -41,7 +41,7 @@ use crate::terminal::Terminal;
 use crate::variables::environment;
 
 const DEFAULT_REVISION: &str = "main";
-/// The maximum time until a signal is noticed.
+/// The maximum time until a signal or another request to stop is noticed.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of queued events. At this limit, the threads that download wait for the display.
 const MAX_QUEUED_EVENTS: usize = 64;
@@ -56,7 +56,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// Downloads the model if needed, and returns its folder and commit. With `--weights-cache-override` it returns that
-/// folder. Returns `None` if a signal came first.
+/// folder. Returns `None` if `is_stopped` returned true first; it is called several times a second.
 ///
 /// # Errors
 /// When a setting or the revision is invalid, the Hub refuses the request, or the Hub's current files are not in the
@@ -65,7 +65,7 @@ pub(crate) struct Wanted<'a> {
 pub(crate) fn resolve(
     wanted: &Wanted<'_>,
     environment: &Environment,
-    signals: &mut Signals,
+    is_stopped: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Snapshot>, HubError> {
     let model = wanted.model_id.to_owned();
     let revision = wanted.revision.unwrap_or(DEFAULT_REVISION).to_owned();
@@ -86,7 +86,7 @@ pub(crate) fn resolve(
         let _ = events_tx.send(Event::Ended(outcome));
     };
     std::thread::Builder::new().name("download".into()).spawn(download).map_err(HubError::Thread)?;
-    let outcome = watch(&events, signals, &mut display);
+    let outcome = watch(&events, is_stopped, &mut display);
     stop.set();
     if let Ok(Some(Snapshot { folder, .. })) = &outcome {
         tracing::info!(folder = %folder.display(), "{} is in the cache", wanted.model_id);
@@ -120,7 +120,8 @@ fn download(args: &DownloadArgs) -> Result<(), HubError> {
     }
     let mut signals = watch_signals().map_err(HubError::Signals)?;
     let wanted = Wanted { model_id, revision: revision.as_deref(), hub, json_output: log.json_output };
-    resolve(&wanted, &environment(), &mut signals)?.map(drop).ok_or(HubError::Stopped)
+    let mut is_stopped = || signals.pending().next().is_some();
+    resolve(&wanted, &environment(), &mut is_stopped)?.map(drop).ok_or(HubError::Stopped)
 }
 
 /// Installs handlers of SIGINT, SIGTERM and SIGHUP, and returns the signals that they catch.
@@ -128,9 +129,13 @@ pub(crate) fn watch_signals() -> std::io::Result<Signals> {
     Signals::new([SIGINT, SIGTERM, SIGHUP])
 }
 
-fn watch(events: &Receiver<Event>, signals: &mut Signals, display: &mut Display) -> Result<Option<Snapshot>, HubError> {
+fn watch(
+    events: &Receiver<Event>,
+    is_stopped: &mut dyn FnMut() -> bool,
+    display: &mut Display,
+) -> Result<Option<Snapshot>, HubError> {
     loop {
-        if signals.pending().next().is_some() {
+        if is_stopped() {
             return Ok(None);
         }
         match events.recv_timeout(SIGNAL_INTERVAL) {

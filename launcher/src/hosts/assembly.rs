@@ -30,6 +30,10 @@ const CALL_INTERVAL: Duration = Duration::from_millis(500);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum time of a connection attempt.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// The maximum time to wait until the other hosts have read the last news of this one.
+const END_DEADLINE: Duration = Duration::from_secs(1);
+/// The interval at which a host that waits logs for whom.
+const NOTE_INTERVAL: Duration = Duration::from_secs(30);
 /// The maximum number of accepted connections that wait to be handled.
 const MAX_ARRIVALS: usize = 256;
 
@@ -63,6 +67,13 @@ impl Slice {
         self.links.values().for_each(|link| link.send(news));
     }
 
+    /// Sends the last news of this host, and waits a moment until the other hosts have read them.
+    pub(crate) fn end(&self, news: &News) {
+        self.tell(news);
+        let until = Instant::now() + END_DEADLINE;
+        self.links.values().for_each(|link| link.end(until.saturating_duration_since(Instant::now())));
+    }
+
     /// Closes the router's connections to the shards of a host that is lost.
     pub(crate) fn close(&self, host: usize) {
         self.relays.close(host);
@@ -88,11 +99,11 @@ pub(crate) fn assemble(
     match outcome {
         Ok(Complete::Yes) => Ok(Some(slice)),
         Ok(Complete::Stopped) => {
-            slice.tell(&News::Left);
+            slice.end(&News::Left);
             Ok(None)
         }
         Err(error) => {
-            slice.tell(&News::Failed(error.to_string()));
+            slice.end(&News::Failed(error.to_string()));
             Err(error)
         }
     }
@@ -122,9 +133,45 @@ enum Waited<T> {
     Over,
 }
 
+/// The times at which a host that waits has logged for whom.
+struct Notes {
+    start: Instant,
+    last: Instant,
+}
+
+impl Notes {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { start: now, last: now }
+    }
+}
+
 impl Wait<'_> {
+    /// Waits like [`Wait::receive`], and logs for whom from time to time.
+    fn receive_or_note<T>(
+        &mut self,
+        receiver: &Receiver<T>,
+        notes: &mut Notes,
+        sentence: impl Fn(u64) -> String,
+    ) -> Waited<T> {
+        loop {
+            let until = (notes.last + NOTE_INTERVAL).min(self.until);
+            match self.receive_until(receiver, until) {
+                Waited::Over if until < self.until => {
+                    notes.last = Instant::now();
+                    tracing::info!("{}", sentence(notes.start.elapsed().as_secs()));
+                }
+                waited => return waited,
+            }
+        }
+    }
+
     /// Waits for a message, news of a host, a signal or the end of the time.
     fn receive<T>(&mut self, receiver: &Receiver<T>) -> Waited<T> {
+        self.receive_until(receiver, self.until)
+    }
+
+    fn receive_until<T>(&mut self, receiver: &Receiver<T>, until: Instant) -> Waited<T> {
         loop {
             if self.signals.pending().next().is_some() {
                 return Waited::Stopped;
@@ -134,7 +181,7 @@ impl Wait<'_> {
             }
             match receiver.recv_timeout(LOOK_INTERVAL) {
                 Ok(message) => return Waited::Came(message),
-                Err(RecvTimeoutError::Timeout) if Instant::now() < self.until => {}
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Waited::Over,
             }
         }
@@ -153,8 +200,9 @@ impl Assembly<'_> {
         let last_errors: Arc<Mutex<BTreeMap<usize, String>>> = Arc::default();
         let joined = self.call_all(&session, wait.until, &last_errors);
         tracing::info!("waiting for {} other host(s) of the slice", self.hosts.num() - 1);
+        let mut notes = Notes::new();
         while slice.links.len() + 1 < self.hosts.num() {
-            match wait.receive(&joined) {
+            match wait.receive_or_note(&joined, &mut notes, |seconds| self.missing(slice, &last_errors, seconds)) {
                 Waited::Came((host, Ok(stream))) => {
                     tracing::info!("{} has joined", self.hosts.name(host));
                     let link = Link::start(stream, host, events.clone());
@@ -164,17 +212,19 @@ impl Assembly<'_> {
                     return Err(LauncherError::SliceRefused(format!("{}: {error}", self.hosts.name(host))));
                 }
                 Waited::News(host, news) => {
-                    if let Some(outcome) = self.judge(host, news) {
+                    if let Some(outcome) = self.judge(host, &news) {
                         return outcome;
                     }
                 }
                 Waited::Stopped => return Ok(Complete::Stopped),
-                Waited::Came(_) | Waited::Over => return Err(self.missing(slice, &lock(&last_errors))),
+                Waited::Came(_) | Waited::Over => {
+                    return Err(LauncherError::SliceLost(self.missing(slice, &last_errors, self.timeout.as_secs())));
+                }
             }
         }
         slice.tell(&News::Assembled);
         self.relay_shards(slice, &session)?;
-        self.connect_peers(&mut slice.peers, &session, Vec::new(), (wait, None))
+        self.connect_peers(&mut slice.peers, &session, Arrivals::new(), wait)
     }
 
     /// Calls every other host on a thread of its own, and returns the receiver of their sockets.
@@ -191,21 +241,22 @@ impl Assembly<'_> {
             let (joined, last_errors) = (joined_tx.clone(), Arc::clone(last_errors));
             std::thread::spawn(move || {
                 let note = |error: &PrefaceError| _ = lock(&last_errors).insert(host, error.to_string());
-                let _ = joined.send((host, caller.call_until(&address, &purpose, (until, &note))));
+                let _ = joined.send((host, caller.call_until(&address, &purpose, Until { until, note: &note })));
             });
         }
         joined
     }
 
     /// Decides if news of a host end the assembly, and how.
-    fn judge(&self, host: usize, news: News) -> Option<Result<Complete, LauncherError>> {
-        match news {
-            News::Stop | News::Left => {
-                tracing::info!("{} was asked to stop", self.hosts.name(host));
+    fn judge(&self, host: usize, news: &News) -> Option<Result<Complete, LauncherError>> {
+        let name = self.hosts.name(host);
+        match news.loss(&name) {
+            Some(error) => Some(Err(error)),
+            None if news.is_end() => {
+                tracing::info!("{name} was asked to stop");
                 Some(Ok(Complete::Stopped))
             }
-            News::Failed(reason) | News::Lost(reason) => Some(Err(self.lost(host, &reason))),
-            News::Assembled | News::Started | News::Serving => None,
+            None => None,
         }
     }
 
@@ -213,16 +264,14 @@ impl Assembly<'_> {
         LauncherError::SliceLost(format!("{} is lost: {reason}", self.hosts.name(host)))
     }
 
-    /// Returns the error that names the hosts that have not joined.
-    fn missing(&self, slice: &Slice, last_errors: &BTreeMap<usize, String>) -> LauncherError {
+    /// Returns a sentence that names the hosts that have not joined.
+    fn missing(&self, slice: &Slice, last_errors: &Mutex<BTreeMap<usize, String>>, seconds: u64) -> String {
+        let last_errors = lock(last_errors);
         let missing = (1..self.hosts.num()).filter(|host| !slice.links.contains_key(host));
         let reason = |host| last_errors.get(&host).map_or("no answer", |error| error);
         let missing: Vec<String> = missing.map(|host| format!("{}: {}", self.hosts.name(host), reason(host))).collect();
-        let seconds = self.timeout.as_secs();
-        LauncherError::SliceLost(format!(
-            "the slice is not complete after {seconds} s (--slice-timeout); missing: {}",
-            missing.join("; ")
-        ))
+        let (timeout, missing) = (self.timeout.as_secs(), missing.join("; "));
+        format!("the slice is not complete after {seconds} s of {timeout} s (--slice-timeout); missing: {missing}")
     }
 
     /// Other hosts: open the door, and wait until host 0 has come and the slice is complete.
@@ -232,54 +281,56 @@ impl Assembly<'_> {
         wait: &mut Wait<'_>,
         events: &SyncSender<Event>,
     ) -> Result<Complete, LauncherError> {
-        let (arrivals_tx, arrivals) = mpsc::sync_channel(MAX_ARRIVALS);
+        let mut arrivals = Arrivals::new();
         let endpoints = self.own_shards().map(|shard| (shard, self.endpoints[shard as usize].clone()));
         let keeper = Arc::new(Doorkeeper {
             secret: self.caller.secret.clone(),
             tls: self.caller.tls.clone(),
             settings: with_index(&self.settings, self.hosts.index),
             shards: endpoints.collect(),
-            arrivals: arrivals_tx,
+            arrivals: arrivals.sender.clone(),
             state: Mutex::new(DoorState::default()),
         });
         let host = self.hosts.own();
         door::open(host, Arc::clone(&keeper))
             .map_err(|source| LauncherError::Door { host: host.to_string(), source })?;
         tracing::info!("waiting for {}", self.hosts.name(0));
+        let mut notes = Notes::new();
         let (session, stream) = loop {
-            match wait.receive(&arrivals) {
+            match wait.receive_or_note(&arrivals.receiver, &mut notes, |seconds| self.not_called(&keeper, seconds)) {
                 Waited::Came(Arrival::Join { session, stream }) => break (session, stream),
-                Waited::Came(Arrival::Peer { .. }) | Waited::News(..) => {}
+                // Another host may know before this one that the slice is complete, and connect its shards.
+                Waited::Came(arrival) => arrivals.early.push(arrival),
+                Waited::News(..) => {}
                 Waited::Stopped => return Ok(Complete::Stopped),
-                Waited::Over => return Err(self.not_called(keeper.lock().last_refusal.as_deref())),
+                Waited::Over => return Err(LauncherError::SliceLost(self.not_called(&keeper, self.timeout.as_secs()))),
             }
         };
         let link = Link::start(stream, 0, events.clone()).map_err(|error| self.lost(0, &error.to_string()))?;
         slice.links.insert(0, link);
         tracing::info!("{} has connected; waiting for the other hosts", self.hosts.name(0));
-        // Another host may know before this one that the slice is complete.
-        let mut early = Vec::new();
         loop {
-            match wait.receive(&arrivals) {
+            match wait.receive(&arrivals.receiver) {
                 Waited::News(_, News::Assembled) => break,
                 Waited::News(host, news) => {
-                    if let Some(outcome) = self.judge(host, news) {
+                    if let Some(outcome) = self.judge(host, &news) {
                         return outcome;
                     }
                 }
-                Waited::Came(arrival) => early.push(arrival),
+                Waited::Came(arrival) => arrivals.early.push(arrival),
                 Waited::Stopped => return Ok(Complete::Stopped),
                 Waited::Over => return Err(self.lost(0, "the slice was not complete in time")),
             }
         }
-        self.connect_peers(&mut slice.peers, &session, early, (wait, Some(&arrivals)))
+        self.connect_peers(&mut slice.peers, &session, arrivals, wait)
     }
 
-    /// Returns the error of a host to which host 0 has not come.
-    fn not_called(&self, last_refusal: Option<&str>) -> LauncherError {
-        let refusal = last_refusal.map_or_else(String::new, |text| format!("; the last refused connection: {text}"));
-        let (first, seconds) = (self.hosts.name(0), self.timeout.as_secs());
-        LauncherError::SliceLost(format!("{first} has not connected within {seconds} s (--slice-timeout){refusal}"))
+    /// Returns a sentence about host 0, which has not come.
+    fn not_called(&self, keeper: &Doorkeeper, seconds: u64) -> String {
+        let refusal = keeper.lock().last_refusal.clone();
+        let refusal = refusal.map_or_else(String::new, |text| format!("; the last refused connection: {text}"));
+        let (first, timeout) = (self.hosts.name(0), self.timeout.as_secs());
+        format!("{first} has not connected within {seconds} s of {timeout} s (--slice-timeout){refusal}")
     }
 
     /// The numbers of the shards of this host.
@@ -291,7 +342,7 @@ impl Assembly<'_> {
     /// Listens for the router at the address of each shard of another host.
     fn relay_shards(&self, slice: &mut Slice, session: &str) -> Result<(), LauncherError> {
         for (shard, endpoint) in (0..).zip(&self.endpoints) {
-            let host = (shard / self.num_shard) as usize;
+            let host = self.host_of(shard);
             if host != self.hosts.index {
                 let (hosts, caller, session) = (self.hosts.clone(), self.caller.clone(), session.to_owned());
                 let route = Route { hosts, host, caller, session, shard };
@@ -301,14 +352,14 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// Connects the shards of this host with all others, if they sum their results. `early` are connections that hosts
-    /// with a lower index have made already, and `arrivals` are those to come.
+    /// Connects the shards of this host with all others, if they sum their results. Of two hosts, the one with the lower
+    /// index calls.
     fn connect_peers(
         &self,
         sockets: &mut PeerSockets,
         session: &str,
-        early: Vec<Arrival>,
-        (wait, arrivals): (&mut Wait<'_>, Option<&Receiver<Arrival>>),
+        arrivals: Arrivals,
+        wait: &mut Wait<'_>,
     ) -> Result<Complete, LauncherError> {
         if !self.sums {
             return Ok(Complete::Yes);
@@ -316,40 +367,66 @@ impl Assembly<'_> {
         let failed = |what: String| LauncherError::SliceLost(what);
         *sockets = PeerSockets::of_host(self.own_shards(), u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX))
             .map_err(|error| failed(format!("sockets between shards cannot be made: {error}")))?;
-        let host_of = |shard: u32| (shard / self.num_shard) as usize;
-        let to_call: Vec<_> = sockets.missing().filter(|(_, other)| host_of(*other) > self.hosts.index).collect();
-        for (from, to) in to_call {
-            let purpose = Purpose::Peer { session: session.to_owned(), from, to };
-            let host = host_of(to);
-            let stream = self.caller.call_until(&self.hosts.all[host], &purpose, (wait.until, &|_| ()));
-            let stream = stream.map_err(|error| {
-                let name = self.hosts.name(host);
-                failed(format!("shard {from} cannot be connected with shard {to} on {name}: {error}"))
-            })?;
-            sockets.insert(from, to, owned(stream));
+        for (shard, other) in sockets.missing().filter(|(_, other)| self.host_of(*other) > self.hosts.index) {
+            self.call_peer(session, [shard, other], (wait.until, arrivals.sender.clone()));
         }
-        let insert = |sockets: &mut PeerSockets, arrival| {
-            if let Arrival::Peer { from, to, stream } = arrival {
-                sockets.insert(to, from, owned(stream));
-            }
-        };
-        early.into_iter().for_each(|arrival| insert(sockets, arrival));
+        let mut early = arrivals.early.into_iter();
         loop {
-            let Some((to, from)) = sockets.missing().next() else { return Ok(Complete::Yes) };
-            match arrivals.map_or(Waited::Over, |arrivals| wait.receive(arrivals)) {
-                Waited::Came(arrival) => insert(sockets, arrival),
+            let missing = sockets.missing().next();
+            let Some((shard, other)) = missing else { return Ok(Complete::Yes) };
+            let name = || {
+                format!(
+                    "shard {shard} cannot be connected with shard {other} on {}",
+                    self.hosts.name(self.host_of(other))
+                )
+            };
+            match early.next().map_or_else(|| wait.receive(&arrivals.receiver), Waited::Came) {
+                Waited::Came(Arrival::Peer { from, to, stream }) => sockets.insert(to, from, owned(stream)),
+                Waited::Came(Arrival::NoPeer { error }) => return Err(failed(format!("{}: {error}", name()))),
+                Waited::Came(Arrival::Join { .. }) => {}
                 Waited::News(host, news) => {
-                    if let Some(outcome) = self.judge(host, news) {
+                    if let Some(outcome) = self.judge(host, &news) {
                         return outcome;
                     }
                 }
                 Waited::Stopped => return Ok(Complete::Stopped),
-                Waited::Over => {
-                    let name = self.hosts.name(host_of(from));
-                    return Err(failed(format!("shard {from} on {name} has not connected with shard {to} in time")));
-                }
+                Waited::Over => return Err(failed(format!("{} in time", name()))),
             }
         }
+    }
+
+    /// Calls the host of shard `other` on a thread, to connect it with shard `shard` of this host. The connection, or
+    /// the error, arrives like a call of another host.
+    fn call_peer(&self, session: &str, [shard, other]: [u32; 2], (until, arrivals): (Instant, SyncSender<Arrival>)) {
+        let purpose = Purpose::Peer { session: session.to_owned(), from: shard, to: other };
+        let (address, caller) = (self.hosts.all[self.host_of(other)].clone(), self.caller.clone());
+        std::thread::spawn(move || {
+            let arrival = match caller.call_until(&address, &purpose, Until { until, note: &|_| () }) {
+                Ok(stream) => Arrival::Peer { from: other, to: shard, stream },
+                Err(error) => Arrival::NoPeer { error },
+            };
+            let _ = arrivals.send(arrival);
+        });
+    }
+
+    /// The index of the host of a shard.
+    fn host_of(&self, shard: u32) -> usize {
+        (shard / self.num_shard) as usize
+    }
+}
+
+/// The connections of other hosts that this host has accepted, or made, and not handled.
+struct Arrivals {
+    sender: SyncSender<Arrival>,
+    receiver: Receiver<Arrival>,
+    /// Connections between shards that were taken from `receiver` too early.
+    early: Vec<Arrival>,
+}
+
+impl Arrivals {
+    fn new() -> Self {
+        let (sender, receiver) = mpsc::sync_channel(MAX_ARRIVALS);
+        Self { sender, receiver, early: Vec::new() }
     }
 }
 
@@ -361,13 +438,20 @@ pub(crate) struct Caller {
     pub(crate) tls: Option<Tls>,
 }
 
+/// The end of the attempts to call a host, and what is done with the error of each.
+#[derive(Clone, Copy)]
+pub(super) struct Until<'a> {
+    pub(super) until: Instant,
+    pub(super) note: &'a dyn Fn(&PrefaceError),
+}
+
 impl Caller {
-    /// Calls a host until it accepts, refuses for good, or the time is over. Each failed attempt is noted.
-    fn call_until(
+    /// Calls a host until it accepts, refuses for good, or the time is over.
+    pub(super) fn call_until(
         &self,
         host: &Host,
         purpose: &Purpose,
-        (until, note): (Instant, &dyn Fn(&PrefaceError)),
+        Until { until, note }: Until<'_>,
     ) -> Result<Stream, PrefaceError> {
         loop {
             match self.call(host, purpose) {
@@ -384,7 +468,7 @@ impl Caller {
     ///
     /// # Errors
     /// When the host cannot be reached or does not accept.
-    pub(super) fn call(&self, host: &Host, purpose: &Purpose) -> Result<Stream, PrefaceError> {
+    fn call(&self, host: &Host, purpose: &Purpose) -> Result<Stream, PrefaceError> {
         let mut channel = Channel::connected(connect(host)?, self.tls.as_ref()).map_err(PrefaceError::Tls)?;
         preface::call(&mut channel, &self.secret, purpose)?;
         Ok(channel.stream)

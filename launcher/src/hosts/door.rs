@@ -28,6 +28,8 @@ pub(super) enum Arrival {
     Join { session: String, stream: Stream },
     /// A socket between two shards.
     Peer { from: u32, to: u32, stream: Stream },
+    /// A socket between two shards that could not be connected.
+    NoPeer { error: PrefaceError },
 }
 
 /// The facts by which a door decides.
@@ -102,8 +104,11 @@ impl Doorkeeper {
         };
         let purpose = match preface::answer(&mut channel, &self.secret, |purpose| self.decide(purpose, address)) {
             Ok(purpose) => purpose,
-            // A port scan or a health check of a load balancer.
-            Err(error @ PrefaceError::Io(_)) => return tracing::debug!("a connection from {address} ended: {error}"),
+            // A port scan, a health check of a load balancer, or host 0, which has ended before it knew the verdict.
+            Err(error @ PrefaceError::Io(_)) => {
+                self.lock().session.take_if(|(_, first)| *first == address);
+                return tracing::debug!("a connection from {address} ended: {error}");
+            }
             Err(error) => {
                 tracing::warn!("a connection from {address} is refused: {error}");
                 self.lock().last_refusal = Some(format!("{address}: {error}"));

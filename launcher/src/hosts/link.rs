@@ -4,18 +4,20 @@
 //! A message is one byte for its kind, the length of its text as 32 bits (little-endian), and the text.
 
 use std::io::{self, Read, Write};
-use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::net::Shutdown;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use endpoint::Stream;
 
+use crate::error::LauncherError;
 use crate::event::Event;
 
 /// The time between two beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// A host that sends nothing for so long is lost. It is shorter than the time for which ranks wait for each other in a
-/// step, so that the host is named and not only its rank.
+/// A host is lost when nothing has come from it for this time. It is shorter than the time for which ranks wait for each
+/// other in a step, so that the host is named and not only its rank.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(8);
 /// The maximum length of a text, in bytes. A longer one is cut.
 const MAX_TEXT_BYTES: usize = 16 << 10;
@@ -43,7 +45,25 @@ pub(crate) enum News {
 #[derive(Debug)]
 pub(super) struct Link {
     stream: Arc<Mutex<Stream>>,
+    /// Disconnected when the reading of news has ended.
+    reading: Mutex<Receiver<()>>,
     _beats: SyncSender<()>,
+}
+
+impl News {
+    /// True if the launch cannot go on after these news.
+    pub(crate) fn is_end(&self) -> bool {
+        matches!(self, Self::Stop | Self::Failed(_) | Self::Left | Self::Lost(_))
+    }
+
+    /// Returns the error that these news of the host `name` are; `None` if they are no failure.
+    pub(crate) fn loss(&self, name: &str) -> Option<LauncherError> {
+        match self {
+            Self::Failed(reason) => Some(LauncherError::SliceLost(format!("{name} has failed: {reason}"))),
+            Self::Lost(reason) => Some(LauncherError::SliceLost(format!("{name} is lost: {reason}"))),
+            Self::Assembled | Self::Started | Self::Serving | Self::Stop | Self::Left => None,
+        }
+    }
 }
 
 impl Link {
@@ -65,8 +85,19 @@ impl Link {
                 }
             }
         });
-        std::thread::spawn(move || read_news(reader, host, &events));
-        Ok(Self { stream, _beats: beats })
+        let (reading_tx, reading) = mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            read_news(reader, host, &events);
+            drop(reading_tx);
+        });
+        Ok(Self { stream, reading: Mutex::new(reading), _beats: beats })
+    }
+
+    /// Waits until the other side has read the last news, for at most `time`. The other side then ends the connection.
+    pub(super) fn end(&self, time: Duration) {
+        let _ = self.stream.lock().unwrap_or_else(PoisonError::into_inner).shutdown(Shutdown::Write);
+        let _: Result<(), RecvTimeoutError> =
+            self.reading.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(time);
     }
 
     /// Sends news. An error is ignored: whoever reads news notices that the connection has failed.
@@ -109,7 +140,11 @@ fn read_news(mut stream: Stream, host: usize, events: &SyncSender<Event>) {
             Err(error) => News::Lost(reason(&error)),
         };
         let is_last = matches!(news, News::Failed(_) | News::Left | News::Lost(_));
-        if events.send(Event::Host(host, news)).is_err() || is_last {
+        // At the end of this launcher, nobody receives events any more.
+        let _ = events.try_send(Event::Host(host, news));
+        if is_last {
+            // The other side waits for this.
+            let _ = stream.shutdown(Shutdown::Both);
             return;
         }
     }

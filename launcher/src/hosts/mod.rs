@@ -64,7 +64,7 @@ pub(crate) struct SliceArgs {
     pub(crate) slice_index: Option<usize>,
 
     /// Port at which the hosts of a slice reach each other
-    #[arg(long, env, default_value_t = 8480, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, env, default_value_t = 8495, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) slice_port: u16,
 
     /// File with the secret that the hosts of a slice share, at least 16 bytes; needed unless all hosts are loopback
@@ -148,10 +148,7 @@ impl Hosts {
 
     /// True if every host is a loopback address.
     fn are_loopback(&self) -> bool {
-        self.all.iter().all(|host| match host.name.parse::<IpAddr>() {
-            Ok(ip) => ip.is_loopback(),
-            Err(_) => host.name == "localhost",
-        })
+        self.all.iter().all(Host::is_loopback)
     }
 }
 
@@ -208,6 +205,13 @@ impl Named<'_> {
 }
 
 impl Host {
+    fn is_loopback(&self) -> bool {
+        match self.name.parse::<IpAddr>() {
+            Ok(ip) => ip.is_loopback(),
+            Err(_) => self.name == "localhost",
+        }
+    }
+
     /// Parses a name or an address, with or without a port; an IPv6 address with a port has brackets.
     fn parse(text: &str, default_port: u16) -> Option<Self> {
         if text.parse::<IpAddr>().is_ok() {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  connects ── magic, version, nonce ────────────▶ listens
-//!           ◀─────────── magic, version, nonce ──
+//!           ◀──── magic, version, nonce, proof ──
 //!           ── purpose, proof ───────────────────▶
 //!           ◀───────────────── verdict, proof ──     then the bytes of the purpose
 //! ```
@@ -56,7 +56,7 @@ pub(super) enum Verdict {
 /// The reason why a connection has no purpose.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PrefaceError {
-    #[error("{0}")]
+    #[error("{}", told(.0))]
     Io(#[from] io::Error),
     #[error("TLS failed: {0}; pass --slice-tls on every host or on none")]
     Tls(io::Error),
@@ -91,22 +91,25 @@ pub(super) fn call(channel: &mut Channel, secret: &Secret, purpose: &Purpose) ->
     let own = nonce()?;
     wire.send(&[MAGIC, &VERSION.to_le_bytes(), &own])?;
     let theirs = wire.greeting()?;
-    let purpose = purpose.to_json().to_string();
-    let proof = secret.prove(&[b"connects", binding, &own, &theirs, purpose.as_bytes()]);
-    wire.send(&[&len(purpose.len()), purpose.as_bytes(), &proof])?;
-    let [verdict] = wire.read()?;
-    match verdict {
-        ACCEPTED => {
-            let proof = wire.read()?;
-            let is_known = secret.is_proof(&[b"listens", binding, &own, &theirs, purpose.as_bytes()], &proof);
-            if is_known { Ok(()) } else { Err(PrefaceError::Secret) }
-        }
-        BUSY => Err(PrefaceError::Busy(wire.text()?)),
-        REFUSED => match wire.text()? {
-            text if text.is_empty() => Err(PrefaceError::Secret),
-            text => Err(PrefaceError::Refused(text)),
-        },
-        _ => Err(PrefaceError::NotAHost),
+    let proof = wire.read()?;
+    let is_host = secret.is_proof(&[b"listens", binding, &own, &theirs], &proof);
+    // Whoever does not know the secret learns no purpose, only that this side has another secret.
+    let text = if is_host { purpose.to_json().to_string() } else { String::new() };
+    let proof = secret.prove(&[b"connects", binding, &own, &theirs, text.as_bytes()]);
+    wire.send(&[&len(text.len()), text.as_bytes(), &proof])?;
+    if !is_host {
+        return Err(PrefaceError::Secret);
+    }
+    let [code] = wire.read()?;
+    let reason = wire.text()?;
+    let proof = wire.read()?;
+    if !secret.is_proof(&[b"decides", binding, &own, &theirs, &[code], reason.as_bytes()], &proof) {
+        return Err(PrefaceError::Secret);
+    }
+    match code {
+        ACCEPTED => Ok(()),
+        BUSY => Err(PrefaceError::Busy(reason)),
+        _ => Err(PrefaceError::Refused(reason)),
     }
 }
 
@@ -125,28 +128,36 @@ pub(super) fn answer(
     // The own version is sent before the other one is judged, so that both sides can name both.
     wire.send(&[MAGIC, &VERSION.to_le_bytes(), &own])?;
     let theirs = wire.greeting()?;
-    let purpose = wire.text()?;
+    wire.send(&[&secret.prove(&[b"listens", binding, &theirs, &own])])?;
+    let text = wire.text()?;
     let proof = wire.read()?;
-    if !secret.is_proof(&[b"connects", binding, &theirs, &own, purpose.as_bytes()], &proof) {
-        // Whoever does not know the secret learns nothing else.
-        wire.send(&[&[REFUSED], &len(0)])?;
+    if !secret.is_proof(&[b"connects", binding, &theirs, &own, text.as_bytes()], &proof) {
         return Err(PrefaceError::Secret);
     }
-    let parsed = serde_json::from_str(&purpose).ok().and_then(|json| Purpose::from_json(&json));
-    let Some(parsed) = parsed else {
-        wire.send(&[&[REFUSED], &len(0)])?;
-        return Err(PrefaceError::NotAHost);
+    let purpose = serde_json::from_str(&text).ok().and_then(|json| Purpose::from_json(&json));
+    let purpose = purpose.ok_or(PrefaceError::NotAHost)?;
+    let verdict = decide(&purpose);
+    let (code, reason) = match &verdict {
+        Verdict::Accepted => (ACCEPTED, ""),
+        Verdict::Busy(reason) => (BUSY, reason.as_str()),
+        Verdict::Refused(reason) => (REFUSED, reason.as_str()),
     };
-    let (code, text) = match decide(&parsed) {
-        Verdict::Accepted => {
-            wire.send(&[&[ACCEPTED], &secret.prove(&[b"listens", binding, &theirs, &own, purpose.as_bytes()])])?;
-            return Ok(parsed);
-        }
-        Verdict::Busy(text) => (BUSY, text),
-        Verdict::Refused(text) => (REFUSED, text),
-    };
-    wire.send(&[&[code], &len(text.len()), text.as_bytes()])?;
-    Err(if code == BUSY { PrefaceError::Busy(text) } else { PrefaceError::Refused(text) })
+    let proof = secret.prove(&[b"decides", binding, &theirs, &own, &[code], reason.as_bytes()]);
+    wire.send(&[&[code], &len(reason.len()), reason.as_bytes(), &proof])?;
+    match verdict {
+        Verdict::Accepted => Ok(purpose),
+        Verdict::Busy(reason) => Err(PrefaceError::Busy(reason)),
+        Verdict::Refused(reason) => Err(PrefaceError::Refused(reason)),
+    }
+}
+
+/// Returns an error of a connection in words.
+fn told(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::TimedOut => "it does not answer".to_owned(),
+        io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 /// A connection whose preface must be over at a point in time.
@@ -195,6 +206,7 @@ impl Wire<'_> {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(len) => bytes = &mut bytes[len..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
                 Err(error) => return Err(error),
             }
         }

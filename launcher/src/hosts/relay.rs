@@ -4,18 +4,20 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use endpoint::{Endpoint, ListenError, Listener, SocketFile, Stream};
 
 use super::Hosts;
-use super::assembly::Caller;
+use super::assembly::{Caller, Until};
 use super::pause;
 use super::preface::Purpose;
 
 /// The maximum time until a shard listens on its socket, which it does before it loads the model.
 const SHARD_DEADLINE: Duration = Duration::from_secs(20);
+/// The maximum time to reach the door of another host for a connection of the router.
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// The size of a relay's buffer in each direction, in bytes. Most frames are smaller.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -23,10 +25,12 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The relays of host 0: for each shard of another host, a socket at which the router connects.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
-    /// The router's connections by the index of the host to which they lead.
-    open: Arc<Mutex<BTreeMap<usize, Vec<Stream>>>>,
-    _files: Vec<SocketFile>,
+    open: Arc<Mutex<Open>>,
+    files: Vec<SocketFile>,
 }
+
+/// The router's connections by the index of the host to which they lead and a number of their own.
+type Open = BTreeMap<(usize, u64), Stream>;
 
 /// The route to a shard of another host.
 #[derive(Debug, Clone)]
@@ -45,7 +49,7 @@ impl Relays {
     /// When this process cannot listen there.
     pub(super) fn listen(&mut self, endpoint: &Endpoint, route: Route) -> Result<(), ListenError> {
         let (listener, file) = endpoint.bind_private()?;
-        self._files.extend(file);
+        self.files.extend(file);
         let open = Arc::clone(&self.open);
         std::thread::spawn(move || accept(&listener, &route, &open));
         Ok(())
@@ -53,34 +57,46 @@ impl Relays {
 
     /// Closes the router's connections to the shards of a host, so that the router learns at once that they are gone.
     pub(super) fn close(&self, host: usize) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        for stream in open.remove(&host).unwrap_or_default() {
+        for (_, stream) in lock(&self.open).extract_if((host, 0)..=(host, u64::MAX), |_, _| true) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-fn accept(listener: &Listener, route: &Route, open: &Mutex<BTreeMap<usize, Vec<Stream>>>) {
-    loop {
+fn accept(listener: &Listener, route: &Route, open: &Arc<Mutex<Open>>) {
+    for number in 0.. {
         let Ok(own) = listener.accept() else {
             pause(RETRY_INTERVAL);
             continue;
         };
-        if let Ok(copy) = own.try_clone() {
-            open.lock().unwrap_or_else(PoisonError::into_inner).entry(route.host).or_default().push(copy);
-        }
-        let route = route.clone();
+        let Ok(copy) = own.try_clone() else { continue };
+        let key = (route.host, number);
+        lock(open).insert(key, copy);
+        let (route, open) = (route.clone(), Arc::clone(open));
         std::thread::spawn(move || {
-            let purpose = Purpose::Shard { session: route.session.clone(), shard: route.shard };
-            match route.caller.call(&route.hosts.all[route.host], &purpose) {
-                Ok(theirs) => relay(own, theirs),
-                Err(error) => {
-                    let (shard, host) = (route.shard, route.hosts.name(route.host));
-                    tracing::warn!("shard {shard} on {host} cannot be reached: {error}");
-                }
+            follow(&route, own);
+            if let Some(copy) = lock(&open).remove(&key) {
+                let _ = copy.shutdown(Shutdown::Both);
             }
         });
     }
+}
+
+/// Relays a connection of the router along the route until both sides have ended it.
+fn follow(route: &Route, own: Stream) {
+    let purpose = Purpose::Shard { session: route.session.clone(), shard: route.shard };
+    let until = Instant::now() + CALL_DEADLINE;
+    match route.caller.call_until(&route.hosts.all[route.host], &purpose, Until { until, note: &|_| () }) {
+        Ok(theirs) => relay(own, theirs),
+        Err(error) => {
+            let (shard, host) = (route.shard, route.hosts.name(route.host));
+            tracing::warn!("shard {shard} on {host} cannot be reached: {error}");
+        }
+    }
+}
+
+fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Relays a connection of host 0 to a shard of this host, until both sides have ended it.

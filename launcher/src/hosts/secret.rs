@@ -42,7 +42,7 @@ impl Secret {
             None => Err(format!(
                 "the slice has hosts that are not loopback addresses, such as {}: pass --slice-secret-file, the same \
                  on every host; make the file with: head -c 32 /dev/urandom | base64",
-                hosts.all.iter().map(|host| &host.name).find(|name| *name != "localhost").map_or("", |name| name)
+                hosts.all.iter().find(|host| !host.is_loopback()).map_or("", |host| &host.name)
             )),
         }
     }

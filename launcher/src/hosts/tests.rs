@@ -13,7 +13,7 @@ use crate::environment::Environment;
 
 fn args(hosts: &[&str], index: Option<usize>) -> SliceArgs {
     let slice_hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
-    SliceArgs { slice_hosts, slice_index: index, slice_port: 8480, ..SliceArgs::default() }
+    SliceArgs { slice_hosts, slice_index: index, slice_port: 8495, ..SliceArgs::default() }
 }
 
 fn read(args: &SliceArgs, device: Device, environment: &[(&'static str, &str)]) -> Result<Hosts, Vec<String>> {
@@ -34,13 +34,13 @@ fn hosts_come_from_flags_then_tpu_variables_then_a_leader_worker_set() {
     let pods = [("LWS_LEADER_ADDRESS", "set-0.set.space"), ("LWS_GROUP_SIZE", "3"), ("LWS_WORKER_INDEX", "2")];
     let both: Vec<_> = tpu.into_iter().chain(pods).collect();
     let flags = args(&["10.0.0.1", "b:9000", "[::1]:7", "fe80::1"], Some(1));
-    assert_eq!(shown(read(&flags, Device::TPU, &both)), ("10.0.0.1:8480 b:9000 [::1]:7 [fe80::1]:8480".into(), 1));
-    assert_eq!(shown(read(&args(&[], None), Device::TPU, &both)), ("t0:8480 t1:8480".into(), 1));
-    let expected = "set-0.set.space:8480 set-0-1.set.space:8480 set-0-2.set.space:8480";
+    assert_eq!(shown(read(&flags, Device::TPU, &both)), ("10.0.0.1:8495 b:9000 [::1]:7 [fe80::1]:8495".into(), 1));
+    assert_eq!(shown(read(&args(&[], None), Device::TPU, &both)), ("t0:8495 t1:8495".into(), 1));
+    let expected = "set-0.set.space:8495 set-0-1.set.space:8495 set-0-2.set.space:8495";
     assert_eq!(shown(read(&args(&[], None), Device::CPU, &both)), (expected.into(), 2));
-    assert_eq!(shown(read(&args(&[], None), Device::CPU, &tpu)), ("localhost:8480".into(), 0));
+    assert_eq!(shown(read(&args(&[], None), Device::CPU, &tpu)), ("localhost:8495".into(), 0));
     let single = [("LWS_LEADER_ADDRESS", "x"), ("LWS_GROUP_SIZE", "1"), ("LWS_WORKER_INDEX", "0")];
-    assert_eq!(shown(read(&args(&[], None), Device::CPU, &single)), ("localhost:8480".into(), 0));
+    assert_eq!(shown(read(&args(&[], None), Device::CPU, &single)), ("localhost:8495".into(), 0));
     assert_eq!(shown(read(&args(&[], Some(2)), Device::CPU, &pods[..2])).1, 2, "a flag may give the index alone");
 }
 

@@ -12,8 +12,10 @@ use std::io;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use endpoint::Stream;
+use rustix::net::sockopt;
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
@@ -28,6 +30,8 @@ use super::preface;
 const NAME: &str = "host.invalid";
 /// The size of the buffer in each direction, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
+/// The time after which an idle connection sends a packet that the other side must acknowledge.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The label and the length of the value that binds a proof to a TLS connection (RFC 9266).
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 const BINDING_BYTES: usize = 32;
@@ -53,6 +57,7 @@ impl Channel {
     /// # Errors
     /// When the handshake fails or takes too long.
     pub(super) fn connected(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
+        set_options(&stream)?;
         let Some(tls) = tls else { return Self::plain(stream) };
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
         tls.encrypt(stream, async |stream| tls.client.connect(name, stream).await.map(TlsStream::from))
@@ -63,12 +68,12 @@ impl Channel {
     /// # Errors
     /// When the handshake fails or takes too long.
     pub(super) fn accepted(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
+        set_options(&stream)?;
         let Some(tls) = tls else { return Self::plain(stream) };
         tls.encrypt(stream, async |stream| tls.server.accept(stream).await.map(TlsStream::from))
     }
 
     fn plain(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
         Ok(Self { stream: Stream::Tcp(stream), binding: Vec::new() })
     }
 }
@@ -106,7 +111,6 @@ impl Tls {
         handshake: impl AsyncFnOnce(tokio::net::TcpStream) -> io::Result<TlsStream<tokio::net::TcpStream>>,
     ) -> io::Result<Channel> {
         stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
         let (ours, theirs) = UnixStream::pair()?;
         theirs.set_nonblocking(true)?;
         let (mut encrypted, mut local) = self.runtime.block_on(async {
@@ -133,6 +137,14 @@ impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tls")
     }
+}
+
+/// Sends small messages at once, and keeps an idle connection known to the network, such as a firewall's table.
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    Ok(sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?)
 }
 
 /// Accepts every certificate whose key signs the handshake. The preface authenticates the connection.

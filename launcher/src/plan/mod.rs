@@ -147,6 +147,9 @@ impl LaunchPlan {
     }
 }
 
+/// The maximum number of shards that sum their results: as many as `collectives` supports.
+const MAX_SUMMING: u32 = 64;
+
 /// Flags of a shard that may differ between the hosts of a slice.
 const OF_ONE_HOST: [&str; 3] = ["--plugin-path", "--program-cache", "--threads"];
 
@@ -179,6 +182,13 @@ fn check_hosts(hosts: &Hosts, args: &LaunchArgs, place: &Place<'_>) -> Option<St
         return Some(format!("a slice has {num_hosts} hosts, but --device {device} runs a model in one process"));
     }
     let num_shards = args.num_shard.unwrap_or(1).saturating_mul(num_hosts);
+    if num_hosts > 1 && num_shards > MAX_SUMMING && matches!(place.device.backend, BackendKind::Cpu) {
+        return Some(format!(
+            "{num_hosts} hosts with {} shards each are {num_shards} shards, but at most {MAX_SUMMING} can share a model on \
+             CPUs",
+            num_shards / num_hosts
+        ));
+    }
     check_endpoint(place, num_shards.saturating_sub(1)).err()
 }
 

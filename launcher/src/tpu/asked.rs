@@ -112,7 +112,11 @@ impl Asked {
         }
         if self.hosts.len() > 1 {
             let ports = FIRST_PORT..=FIRST_PORT.saturating_add(u16::try_from(num_local - 1).unwrap_or(u16::MAX));
-            let of_host = |host: &String| ports.clone().map(|port| format!("{host}:{port}")).collect::<Vec<_>>();
+            let address = |host: &String, port| match host.contains(':') {
+                true => format!("[{host}]:{port}"),
+                false => format!("{host}:{port}"),
+            };
+            let of_host = |host: &String| ports.clone().map(|port| address(host, port)).collect::<Vec<_>>();
             return Ok(self.hosts.iter().flat_map(of_host).collect());
         }
         if let Some(port) = request.environment.get("TPU_PROCESS_PORT").filter(|_| num_local == 1) {

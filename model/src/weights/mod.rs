@@ -25,6 +25,7 @@ use model_files::{FileLocation, Gguf, ModelFiles};
 use numbers::{FloatType, floats};
 use safetensors::{Dtype, SafeTensors};
 
+use crate::Fingerprint;
 use crate::graph::{Quantization, Source, WeightSpec};
 use encoding::{Blocks, Encoded};
 pub use error::WeightsError;
@@ -33,6 +34,11 @@ use mmap::MappedFile;
 use pages::{FileBytes, Pages};
 pub use part::TensorPart;
 use tensor::StoredTensor;
+
+/// The number and the length in bytes of the samples by which weight files are compared. The first sample is the start of
+/// a file, which has the names and shapes of its first tensors.
+const NUM_SAMPLES: usize = 64;
+const SAMPLE_BYTES: usize = 256;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -108,6 +114,17 @@ impl Checkpoint {
         let file = WeightsFile::open(name, FileLocation::Path(gguf.path.clone()))?;
         let tensors = gguf::places(gguf, &file.name, file.bytes.bytes().len())?.into_iter().collect();
         Ok(Self { files: vec![file], tensors, quantization: Quantization::None })
+    }
+
+    /// Returns a hash of the names and sizes of the files and of samples of their bytes. Two hosts with different weights
+    /// almost certainly have different hashes, although only a few pages are read.
+    pub fn sampled(&self) -> Fingerprint {
+        self.files.iter().fold(Fingerprint::default(), |hash, file| {
+            let bytes = file.bytes.bytes();
+            let hash = hash.bytes(file.name.as_bytes()).number(bytes.len() as u64);
+            let starts = (0..NUM_SAMPLES).map(|sample| bytes.len() / NUM_SAMPLES * sample);
+            starts.fold(hash, |hash, start| hash.bytes(&bytes[start..(start + SAMPLE_BYTES).min(bytes.len())]))
+        })
     }
 
     /// Calls `take` with the part that `rank` has of the weight `spec`, and returns its result.

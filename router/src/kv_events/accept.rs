@@ -98,6 +98,7 @@ impl Connector {
             let connected = tokio::time::timeout(CONNECT_DEADLINE, Socket::connect(&self.endpoint)).await;
             let reason = match connected {
                 Ok(Ok(socket)) => {
+                    socket.tcp().map_or(Ok(()), set_options).unwrap_or_else(|error| note(&error));
                     tracing::info!(endpoint = %self.endpoint, "connected, to publish KV events");
                     Kind::Subscriber.serve(socket, Arc::clone(&feed)).await.to_string()
                 }
@@ -135,12 +136,13 @@ impl Kind {
 }
 
 fn prepare(stream: Stream) -> Socket {
-    if let Stream::Tcp(stream) = &stream
-        && let Err(error) = set_options(stream)
-    {
-        tracing::debug!("the options of a connection for KV events cannot be set: {error}");
-    }
-    Socket::new(stream)
+    let socket = Socket::new(stream);
+    socket.tcp().map_or(Ok(()), set_options).unwrap_or_else(|error| note(&error));
+    socket
+}
+
+fn note(error: &io::Error) {
+    tracing::debug!("the options of a connection for KV events cannot be set: {error}");
 }
 
 fn set_options(stream: &TcpStream) -> io::Result<()> {
@@ -149,5 +151,8 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?)
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    // Keep-alive packets are not sent while other bytes wait to be acknowledged.
+    let silence = KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_PROBES;
+    Ok(sockopt::set_tcp_user_timeout(stream, u32::try_from(silence.as_millis()).unwrap_or(u32::MAX))?)
 }

@@ -40,7 +40,7 @@ pub enum ShardClientError {
     WrongShard { shard: u32, num_shards: u32, got_shard: u32, got_num_shards: u32 },
     #[error(
         "shard {shard} has another model, other settings or another instruction set than shard 0; start all shards with \
-         the same arguments, and with --cpu-isa on CPUs of several kinds"
+         the same arguments and files, and with --cpu-isa on CPUs of several kinds"
     )]
     ConfigHash { shard: u32 },
     #[error("shard {shard} has {problem}")]

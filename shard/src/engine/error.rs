@@ -153,7 +153,9 @@ fn backend_kind(error: &BackendError) -> Kind {
         BackendError::Weights(_) => Kind::Model,
         BackendError::Allocate { .. } => Kind::OutOfMemory,
         BackendError::Collective { source: CollectiveError::Deadline { .. }, .. } => Kind::Peer,
-        BackendError::Collective { source: CollectiveError::Aborted { .. }, .. } => Kind::Aborted,
+        BackendError::Collective { source: CollectiveError::Aborted { .. } | CollectiveError::Lost { .. }, .. } => {
+            Kind::Aborted
+        }
         BackendError::Collective { .. } | BackendError::NoCollectivePath { .. } => Kind::Device,
         BackendError::Memory { .. } | BackendError::NotAllocated => Kind::Internal,
         BackendError::Device { fault, .. } => match fault {

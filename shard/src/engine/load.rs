@@ -39,6 +39,8 @@ struct ModelProperties {
     /// The maximum number of tokens that a token attends to, itself included; `None` if a layer has no window.
     window: Option<usize>,
     work: Work,
+    /// A hash of samples of the weights, by which shards of several hosts compare their files.
+    sampled: u64,
 }
 
 /// The checkpoint, number type and graphs of a model, as its files and the arguments describe them.
@@ -58,6 +60,7 @@ impl Description {
             can_skip_prefix: self.graphs.can_skip_prefix(),
             window: self.graphs.window(),
             work: Work { per_token, per_logits },
+            sampled: self.checkpoint.sampled().value(),
         }
     }
 }
@@ -107,6 +110,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
                 can_skip_prefix: true,
                 window: None,
                 work: Work::default(),
+                sampled: 0,
             };
             (Box::new(mock), weights)
         }
@@ -125,7 +129,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         BackendKind::Cpu => kernels::isa::select(model.cpu_isa.as_deref())?.to_string(),
         BackendKind::Plugin(_) | BackendKind::Mock => String::new(),
     };
-    let agreed = agreed.bytes(isa.as_bytes());
+    let agreed = agreed.bytes(isa.as_bytes()).number(weights.sampled);
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
@@ -292,7 +296,7 @@ fn info(
     device: Device,
     eos_token_ids: Vec<u32>,
 ) -> Result<ModelInfo, EngineError> {
-    let ModelProperties { dtype, num_parameters, can_skip_prefix, window, work: _ } = weights;
+    let ModelProperties { dtype, num_parameters, can_skip_prefix, window, work: _, sampled: _ } = weights;
     Ok(ModelInfo {
         architecture: config.architecture()?.to_owned(),
         dtype: dtype.name().to_owned(),
