@@ -34,7 +34,8 @@ impl Socket {
         Self(Arc::new(stream))
     }
 
-    /// Connects to a shard, or to a subscriber of KV events. The system decides how long to wait for a host that does not respond.
+    /// Connects to a shard, or to a subscriber of KV events. The system decides how long to wait for a host that does
+    /// not respond.
     ///
     /// # Errors
     /// When no process listens at the endpoint, or the host cannot be reached.

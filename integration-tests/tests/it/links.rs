@@ -46,7 +46,7 @@ impl Link {
         format!("h{}n{}e{host}", std::process::id() % 100_000, self.number)
     }
 
-    /// An address of the block for documentation and tests of benchmarks (RFC 2544), which no network routes.
+    /// An address of the block for benchmark tests (RFC 2544), which no network routes.
     fn address(&self, host: u8) -> String {
         format!("198.18.{}.{}", self.number, host + 1)
     }

@@ -352,8 +352,8 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// Connects the shards of this host with all others, if they sum their results. Of two hosts, the one with the lower
-    /// index calls.
+    /// Connects the shards of this host with all others, if they sum their results. Of two hosts, the one with the
+    /// lower index calls.
     fn connect_peers(
         &self,
         sockets: &mut PeerSockets,

@@ -16,8 +16,8 @@ use crate::event::Event;
 
 /// The time between two beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// A host is lost when nothing has come from it for this time. It is shorter than the time for which ranks wait for each
-/// other in a step, so that the host is named and not only its rank.
+/// A host is lost when nothing has come from it for this time. It is shorter than the time for which ranks wait for
+/// each other in a step, so that the host is named and not only its rank.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(8);
 /// The maximum length of a text, in bytes. A longer one is cut.
 const MAX_TEXT_BYTES: usize = 16 << 10;

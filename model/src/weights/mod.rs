@@ -35,8 +35,8 @@ use pages::{FileBytes, Pages};
 pub use part::TensorPart;
 use tensor::StoredTensor;
 
-/// The number and the length in bytes of the samples by which weight files are compared. The first sample is the start of
-/// a file, which has the names and shapes of its first tensors.
+/// The number and the length in bytes of the samples by which weight files are compared. The first sample is the start
+/// of a file, which has the names and shapes of its first tensors.
 const NUM_SAMPLES: usize = 64;
 const SAMPLE_BYTES: usize = 256;
 
@@ -116,8 +116,8 @@ impl Checkpoint {
         Ok(Self { files: vec![file], tensors, quantization: Quantization::None })
     }
 
-    /// Returns a hash of the names and sizes of the files and of samples of their bytes. Two hosts with different weights
-    /// almost certainly have different hashes, although only a few pages are read.
+    /// Returns a hash of the names and sizes of the files and of samples of their bytes. Two hosts with different
+    /// weights almost certainly have different hashes, although only a few pages are read.
     pub fn sampled(&self) -> Fingerprint {
         self.files.iter().fold(Fingerprint::default(), |hash, file| {
             let bytes = file.bytes.bytes();

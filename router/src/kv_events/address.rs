@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use endpoint::{Endpoint, ListenError, Listener, SocketFile};
 
-/// An address of the process on a network that any route leads to. No packet is sent to it.
+/// A documentation address (RFC 5737), to which only the default route leads. No packet is sent to it.
 const SOMEWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
 
 /// An address, and the side that connects to it.

@@ -30,7 +30,7 @@ const MAX_MESSAGES: u64 = 1_000_000;
 /// The maximum size of the topic, in bytes.
 const MAX_TOPIC_BYTES: usize = 1024;
 
-/// How changes of the KV cache are published.
+/// The settings of the publisher of changes of the KV cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct KvEventsConfig {
     /// True if changes are recorded.

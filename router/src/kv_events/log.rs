@@ -1,7 +1,7 @@
 //! The messages that were published last, in one buffer that all subscribers read.
 //!
-//! Entry point: [`Log`]. A subscriber has only the number of the message that it reads next, so a slow subscriber takes
-//! no memory of its own: when it is too far behind, it misses the oldest messages. The buffer has a bound in messages
+//! Entry point: [`Log`]. A subscriber has only the number of the message that it reads next, so a slow subscriber has
+//! no queue of its own: when it is too far behind, it misses the oldest messages. The buffer has a bound in messages
 //! and one in bytes.
 
 use std::collections::VecDeque;
