@@ -4,8 +4,8 @@
 //! the proofs of the preface cover a value that only the two ends of a TLS connection can compute (RFC 9266), so
 //! whoever does not know the slice's secret cannot sit in between.
 //!
-//! The rest of this folder uses blocking sockets, and shards inherit some of them. So the encrypted side of a connection
-//! belongs to a task, which copies bytes from and to a local socket.
+//! The rest of this folder uses blocking sockets, and shards inherit some of them. So the encrypted side of a
+//! connection belongs to a task, which copies bytes from and to a local socket.
 
 use std::fmt;
 use std::io;
