@@ -109,9 +109,15 @@ pub enum HeadForm {
 pub enum DecodeLoop {
     /// The next chunk of every row. The longest context determines the number of iterations.
     EveryRow,
-    /// This number of chunks of a list that contains all chunks of all rows. The sum of the contexts determines the
-    /// number of iterations.
-    List(usize),
+    /// Chunks of a list that contains all chunks of all rows. The sum of the contexts determines the number of
+    /// iterations.
+    List {
+        /// The number of chunks that each of the first iterations reads.
+        many: usize,
+        /// The number of chunks that each of the last iterations reads, so that they read little after the end of the
+        /// list.
+        few: usize,
+    },
 }
 
 /// How rows that decode attend to their contexts.

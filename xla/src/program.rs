@@ -31,8 +31,8 @@ use model::sampling::{BatchSampler, TargetReport, target_graph};
 use super::bucket::Buckets;
 use super::hlo::Assumed;
 use super::stablehlo::{
-    Combine, Emitter, ExpertPlan, Heads, Layout, Lowering, Parameter, Plan, RowInputs, SampledInputs, Sizes, Tensor,
-    Type, module, pack_bits, state_type,
+    Combine, Emitter, ExpertPlan, Heads, Layout, Lowering, Parameter, Plan, Rounds, RowInputs, SampledInputs, Sizes,
+    Tensor, Type, module, pack_bits, state_type,
 };
 use super::step_input::{StepShape, sampled_columns};
 use super::token_input::{TokenInput, TokenSizes};
@@ -398,9 +398,11 @@ impl Programs {
         let state_bytes = num_tokens as u64 * per_token + contexts.len() as u64 * per_slot;
         let rounds = attention_layers(&self.graphs.decoder, self.kv_dtype)
             .map(|(heads, spec)| Plan::new(heads, sizes, &spec).decode_rounds(contexts));
+        let rounds = rounds.max().unwrap_or(Rounds { full: 1, rest: 0 });
         let (expert_tiles, idle_bytes) = expert_work(&self.graphs.decoder, contexts.len());
         let assumed = Assumed {
-            trips_up: rounds.max().unwrap_or_default().max(1) as u64,
+            trips_up: rounds.full as u64,
+            trips_rest: rounds.rest as u64,
             trips_down: expert_tiles,
             kernel_share: [num_tokens as u64, (contexts.len() * REFERENCE_CONTEXT) as u64],
         };

@@ -69,7 +69,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     ],
     min_decode_rows: 2,
     decode_heads: HeadForm::Wide,
-    decode_loop: DecodeLoop::List(32),
+    decode_loop: DecodeLoop::List { many: 32, few: 8 },
     has_mosaic: true,
     chunk_bytes: CHUNK_BYTES,
     lanes: 128,

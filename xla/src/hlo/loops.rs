@@ -28,6 +28,9 @@ pub(super) enum Trips {
     Known(u64),
     /// The condition is `counter < number`, where the number is computed at run time, or has another form.
     Up,
+    /// The condition is `number > counter`, where the number is computed at run time: the loop counts up what another
+    /// has left.
+    Rest,
     /// The condition is `counter > 0`, where the counter's first value is computed at run time.
     Down,
 }
@@ -55,6 +58,7 @@ fn trips(condition: &Computation) -> Trips {
     match (root.opcode.as_str(), root.direction.as_str(), bound.map(u64::try_from)) {
         ("compare", "LT", Some(Ok(bound))) => Trips::Known(bound),
         ("compare", "GT", Some(Ok(0))) => Trips::Down,
+        ("compare", "GT", None) => Trips::Rest,
         _ => Trips::Up,
     }
 }

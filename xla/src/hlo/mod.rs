@@ -34,6 +34,8 @@ pub(crate) struct HloModule {
 pub(crate) struct Assumed {
     /// The number of iterations of each loop that counts up to a number which is computed at run time.
     pub(crate) trips_up: u64,
+    /// The number of iterations of each loop over what such a loop has left.
+    pub(crate) trips_rest: u64,
     /// The number of iterations of each loop that counts down to 0 from such a number.
     pub(crate) trips_down: u64,
     /// Dividend and divisor of the factor by which the bytes that kernels say they read are multiplied.
@@ -48,12 +50,13 @@ impl Default for Assumed {
 
 impl Assumed {
     /// Each loop runs once, and kernels read the bytes that they say.
-    pub(crate) const ONCE: Self = Self { trips_up: 1, trips_down: 1, kernel_share: [1, 1] };
+    pub(crate) const ONCE: Self = Self { trips_up: 1, trips_rest: 1, trips_down: 1, kernel_share: [1, 1] };
 
     fn trips(self, trips: Trips) -> u64 {
         match trips {
             Trips::Known(trips) => trips,
             Trips::Up => self.trips_up,
+            Trips::Rest => self.trips_rest,
             Trips::Down => self.trips_down,
         }
     }

@@ -125,8 +125,8 @@ pub(super) fn attend(
         return mosaic::attend(emitter, &kernel, &scaled, caches, batch); // [tokens, heads, value_dim]
     }
     let tiles = Tiles { sinks: sinks.cloned(), ..tiles(emitter, &scaled, batch, &plan) };
-    if let Some(num_items) = plan.num_items {
-        let output = chunk_list::attend(emitter, &tiles, caches, &plan, num_items);
+    if let Some(counts) = plan.num_items {
+        let output = chunk_list::attend(emitter, &tiles, caches, &plan, counts);
         let output = gather_heads(emitter, &output, caches[0].dtype(), &plan); // [tiles, tile, heads, value_dim]
         return emitter.reshape(&output, &output_dims); // [tokens, heads, value_dim]
     }

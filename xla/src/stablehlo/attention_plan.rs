@@ -46,10 +46,28 @@ pub(crate) struct Plan {
     /// needs the most keys determines it.
     pub(super) reach: Option<usize>,
     /// The number of chunks of any tiles that an iteration reads; `None` if it reads the next chunk of every tile.
-    pub(super) num_items: Option<usize>,
+    pub(super) num_items: Option<ItemCounts>,
     pub(super) form: HeadForm,
     pub(super) window: Option<usize>,
     pub(super) soft_cap: Option<f32>,
+}
+
+/// The numbers of chunks that the iterations of the two loops over a list read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ItemCounts {
+    /// The number that each iteration of the first loop reads.
+    pub(super) many: usize,
+    /// The number that each iteration of the second loop reads, which takes the rest; a divisor of `many`.
+    pub(super) few: usize,
+}
+
+/// The numbers of iterations of the loops of a layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rounds {
+    /// The iterations of the only loop, or of the first loop over a list.
+    pub(crate) full: usize,
+    /// The iterations of the loop over the rest of a list.
+    pub(crate) rest: usize,
 }
 
 /// Returns `most`, halved while that number of blocks is too large; at least 1.
@@ -70,6 +88,25 @@ fn reach(context: usize, window: Option<usize>) -> usize {
     context.next_multiple_of(BLOCK_SIZE).min(of_window)
 }
 
+impl ItemCounts {
+    /// Returns these numbers. If `few` does not divide `many`, all iterations read `many`.
+    fn new(many: usize, few: usize) -> Self {
+        Self { many, few: if few > 0 && many.is_multiple_of(few) { few } else { many } }
+    }
+
+    /// Returns the largest number of chunks that are left to the second loop. If more are left, another iteration of
+    /// the first loop reads no more than the second loop would.
+    pub(super) fn most_of_rest(self) -> usize {
+        self.many - self.few
+    }
+
+    /// Returns the numbers of iterations for a list of `len` chunks.
+    fn rounds(self, len: usize) -> Rounds {
+        let full = len.saturating_sub(self.most_of_rest()).div_ceil(self.many);
+        Rounds { full, rest: len.saturating_sub(full * self.many).div_ceil(self.few) }
+    }
+}
+
 impl Plan {
     /// Returns the plan of a layer in a program of `sizes`.
     pub(crate) fn new(dims: Heads, sizes: &Sizes, spec: &AttentionSpec) -> Self {
@@ -83,10 +120,10 @@ impl Plan {
         let block_bytes = BLOCK_SIZE * kv_heads * head_dim.max(value_dim) * dtype.size_bytes() as usize;
         let score_bytes = tile * heads * BLOCK_SIZE * DType::F32.size_bytes() as usize;
         let num_items = match sizes.decode_loop {
-            DecodeLoop::List(num_items) if is_decode => Some(num_items.min(num_tiles)),
-            DecodeLoop::List(_) | DecodeLoop::EveryRow => None,
+            DecodeLoop::List { many, few } if is_decode => Some(ItemCounts::new(many.min(num_tiles), few)),
+            DecodeLoop::List { .. } | DecodeLoop::EveryRow => None,
         };
-        let together = num_items.unwrap_or(group);
+        let together = num_items.map_or(group, |counts| counts.many);
         let is_too_large = |blocks: usize| {
             together * blocks * block_bytes > sizes.chunk_bytes || together * blocks * score_bytes > MAX_SCORE_BYTES
         };
@@ -121,14 +158,17 @@ impl Plan {
         if self.window.is_some() { f64::from(f32::MIN) } else { f64::NEG_INFINITY }
     }
 
-    /// Returns the number of iterations of the loop in a program that decodes, for rows with these lengths of context.
-    /// If the layer has a window, the loop may have fewer.
-    pub(crate) fn decode_rounds(&self, contexts: &[usize]) -> usize {
+    /// Returns the numbers of iterations of the loops in a program that decodes, for rows with these lengths of
+    /// context. If the layer has a window, the loops may have fewer.
+    pub(crate) fn decode_rounds(&self, contexts: &[usize]) -> Rounds {
         let chunk = self.chunk_blocks * BLOCK_SIZE;
         match (self.reach, self.num_items) {
-            (_, Some(num_items)) => contexts.iter().map(|len| len.div_ceil(chunk)).sum::<usize>().div_ceil(num_items),
-            (Some(reach), None) => reach.div_ceil(chunk),
-            (None, None) => contexts.iter().max().map_or(0, |longest| longest.div_ceil(chunk)),
+            (_, Some(counts)) => counts.rounds(contexts.iter().map(|len| len.div_ceil(chunk)).sum()),
+            (Some(reach), None) => Rounds { full: reach.div_ceil(chunk), rest: 0 },
+            (None, None) => {
+                let longest = contexts.iter().max().map_or(0, |longest| longest.div_ceil(chunk));
+                Rounds { full: longest, rest: 0 }
+            }
         }
     }
 
@@ -137,6 +177,29 @@ impl Plan {
         match self.form {
             HeadForm::Split => self.value_dim,
             HeadForm::Wide => self.kv_heads * self.value_dim,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_with_few_chunks_after_its_end() {
+        let counts = ItemCounts::new(32, 8);
+        assert_eq!(counts.rounds(79), Rounds { full: 2, rest: 2 });
+        assert_eq!(
+            [24, 25, 256].map(|len| counts.rounds(len)),
+            [[0, 3], [1, 0], [8, 0]].map(|[full, rest]| Rounds { full, rest })
+        );
+        for (many, few) in [(32, 8), (4, 2), (8, 8), (6, 4), (1, 8)] {
+            let counts = ItemCounts::new(many, few);
+            for len in 0..200 {
+                let Rounds { full, rest } = counts.rounds(len);
+                let read = full * counts.many + rest * counts.few;
+                assert!((len..len + counts.few).contains(&read), "{counts:?}: {read} of {len} chunks");
+            }
         }
     }
 }

@@ -3,12 +3,13 @@
 //!
 //! Entry point: [`attend`]. Each iteration reads the next few chunks of the list, of whichever rows they are, computes
 //! the softmax of each chunk alone and merges the results into the states of their rows. So the sum of the lengths of
-//! the contexts, and not the longest one, determines the number of iterations.
+//! the contexts, and not the longest one, determines the number of iterations. When few chunks are left, a second loop
+//! reads fewer of them at a time, because an iteration also reads what it drops after the end of the list.
 
 use model::graph::DType;
 
 use super::attention::{Chunk, Queries, Tiles, attend_to_chunk, queries, read, start, zero_after_end};
-use super::attention_plan::Plan;
+use super::attention_plan::{ItemCounts, Plan};
 use super::emitter::{Combine, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 use backend::BLOCK_SIZE;
@@ -36,34 +37,46 @@ struct Items {
 }
 
 /// Computes the attention of rows that have one query each, `[rows, (kv_heads,) queries, width]`, f32: zeros for rows
-/// without keys. An iteration reads `num_items` chunks.
+/// without keys.
 pub(super) fn attend(
     emitter: &mut Emitter,
     tiles: &Tiles,
     caches: &[Tensor; 2],
     plan: &Plan,
-    num_items: usize,
+    counts: ItemCounts,
 ) -> Tensor {
     let queries = queries(emitter, tiles, plan);
-    let list = list(emitter, tiles, plan, num_items);
+    let list = list(emitter, tiles, plan, counts.many);
     // The largest score of a row without chunks so far is finite, so that its difference to itself is zero.
     let lowest = f64::from(f32::MIN);
     let zero = emitter.scalar(0.0, DType::I32); // []
     let state = start(emitter, queries.positions.dims(), tiles.sinks.as_ref(), (plan, lowest));
-    let start = [vec![zero], state].concat();
-    let step = emitter.scalar(num_items as f64, DType::I32); // []
-    let done = emitter.repeat(
-        &start,
-        |emitter, values| emitter.compare("LT", &values[0], &list.len),
-        |emitter, values| {
-            let items = items(emitter, &list, &values[0], num_items);
-            let attended = attend_to_items(emitter, (tiles, &queries), caches, &items, plan);
-            let state = merge(emitter, &values[1..], &attended, &items.rows);
-            let next = emitter.elementwise("add", &[&values[0], &step]); // []
-            [vec![next], state].concat()
-        },
+    let mut state = [vec![zero], state].concat();
+    // An iteration takes the next `num_items` chunks. The first value is the index of the first of them, `[]`.
+    let advance = |emitter: &mut Emitter, values: &[Tensor], num_items: usize| {
+        let items = items(emitter, &list, &values[0], num_items);
+        let attended = attend_to_items(emitter, (tiles, &queries), caches, &items, plan);
+        let state = merge(emitter, &values[1..], &attended, &items.rows);
+        let step = emitter.scalar(num_items as f64, DType::I32); // []
+        let next = emitter.elementwise("add", &[&values[0], &step]); // []
+        [vec![next], state].concat()
+    };
+    let rest = emitter.scalar(counts.most_of_rest() as f64, DType::I32); // []
+    let end = emitter.elementwise("subtract", &[&list.len, &rest]); // []
+    state = emitter.repeat(
+        &state,
+        |emitter, values| emitter.compare("LT", &values[0], &end),
+        |emitter, values| advance(emitter, values, counts.many),
     );
-    let [sum, output] = [&done[2], &done[3]];
+    if counts.few < counts.many {
+        // `hlo::loops` knows the second loop by its condition, in which the index comes last.
+        state = emitter.repeat(
+            &state,
+            |emitter, values| emitter.compare("GT", &list.len, &values[0]),
+            |emitter, values| advance(emitter, values, counts.few),
+        );
+    }
+    let [sum, output] = [&state[2], &state[3]];
     let zero = emitter.splat(0.0, sum.ty.clone()); // [rows, (kv_heads,) queries]
     let one = emitter.splat(1.0, sum.ty.clone()); // [rows, (kv_heads,) queries]
     let is_empty = emitter.compare("EQ", sum, &zero); // [rows, (kv_heads,) queries]
@@ -74,8 +87,8 @@ pub(super) fn attend(
 }
 
 /// Returns the list of the chunks of all rows. Its columns are long enough for full block tables; their length is a
-/// multiple of `num_items`.
-fn list(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan, num_items: usize) -> List {
+/// multiple of `most_items`.
+fn list(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan, most_items: usize) -> List {
     let num_rows = tiles.ends.dims()[0];
     let lens = match &tiles.starts {
         Some(starts) => emitter.elementwise("subtract", &[&tiles.ends, starts]), // [rows]
@@ -96,7 +109,7 @@ fn list(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan, num_items: usize) -> 
     let row_firsts = emitter.elementwise("subtract", &[&row_ends, &counts]); // [rows]
     let len = emitter.reduce(Reduction::Sum, &counts, &[0]); // []
     let max_len = num_rows * tiles.block_tables.dims()[1].div_ceil(plan.chunk_blocks);
-    let max_len = max_len.next_multiple_of(num_items);
+    let max_len = max_len.next_multiple_of(most_items);
     let index = emitter.iota(0, Type::new([max_len], DType::I32)); // [max_len]
     let matrix = [max_len, num_rows];
     let row_ends = emitter.broadcast(&row_ends, &[1], &matrix); // [max_len, rows]

@@ -28,7 +28,7 @@ use std::fmt::Write;
 
 use model::graph::DType;
 
-pub(super) use attention_plan::{Heads, MAX_CHUNK_BLOCKS, Plan, QUERY_TILE};
+pub(super) use attention_plan::{Heads, MAX_CHUNK_BLOCKS, Plan, QUERY_TILE, Rounds};
 pub(super) use emitter::{Combine, Emitter};
 pub(super) use expert_plan::ExpertPlan;
 pub(super) use inputs::{RowInputs, SampledInputs, Sizes};

@@ -74,7 +74,7 @@ impl Reading {
         match self {
             Self::EveryRow => {}
             Self::Fixed => sizes.context = Some(sizes.blocks_per_row * BLOCK_SIZE),
-            Self::List => sizes.decode_loop = DecodeLoop::List(3),
+            Self::List => sizes.decode_loop = DecodeLoop::List { many: 4, few: 2 },
         }
     }
 }

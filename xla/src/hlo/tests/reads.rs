@@ -215,25 +215,33 @@ fn loops_count_their_trips() {
     assert_eq!(counts(None, u64::MAX, ""), u64::MAX);
 }
 
+/// Returns the bytes that a loop reads whose condition compares the counter with `bound` by "greater": 4000 for each
+/// iteration, and 4 for each condition.
+fn reads_of_greater(bound: Option<i32>) -> u64 {
+    let carried = tuple(vec![array(S32, &[]), array(S32, &[]), f32s(1000)]);
+    let body = vec![
+        parameter(1, 0, carried.clone()),
+        instruction(2, "get-tuple-element", f32s(1000), &[1]),
+        instruction(3, "negate", f32s(1000), &[2]),
+        instruction(4, "tuple", carried.clone(), &[1, 1, 3]),
+    ];
+    let mut computations = loop_parts(&carried, bound, body);
+    let compare = computations[0].instructions.last_mut().unwrap();
+    compare.comparison_direction = "GT".to_owned();
+    let looping = calling(instruction(2, "while", carried.clone(), &[1]), &[2, 1]);
+    computations.push(computation(9, vec![parameter(1, 0, carried.clone()), looping]));
+    module(computations).reads(Assumed { trips_up: 3, trips_rest: 7, trips_down: 5, ..Assumed::ONCE })
+}
+
 #[test]
 fn loops_that_count_down_have_their_own_number_of_trips() {
-    let carried = tuple(vec![array(S32, &[]), array(S32, &[]), f32s(1000)]);
-    let counts = |bound: i32| {
-        let body = vec![
-            parameter(1, 0, carried.clone()),
-            instruction(2, "get-tuple-element", f32s(1000), &[1]),
-            instruction(3, "negate", f32s(1000), &[2]),
-            instruction(4, "tuple", carried.clone(), &[1, 1, 3]),
-        ];
-        let mut computations = loop_parts(&carried, Some(bound), body);
-        let compare = computations[0].instructions.last_mut().unwrap();
-        compare.comparison_direction = "GT".to_owned();
-        let looping = calling(instruction(2, "while", carried.clone(), &[1]), &[2, 1]);
-        computations.push(computation(9, vec![parameter(1, 0, carried.clone()), looping]));
-        module(computations).reads(Assumed { trips_up: 3, trips_down: 5, ..Assumed::ONCE })
-    };
-    assert_eq!(counts(0), 5 * 4000 + 6 * 4);
-    assert_eq!(counts(1), 3 * 4000 + 4 * 4, "the counter does not end at 0");
+    assert_eq!(reads_of_greater(Some(0)), 5 * 4000 + 6 * 4);
+    assert_eq!(reads_of_greater(Some(1)), 3 * 4000 + 4 * 4, "the counter does not end at 0");
+}
+
+#[test]
+fn loops_over_a_rest_have_their_own_number_of_trips() {
+    assert_eq!(reads_of_greater(None), 7 * 4000 + 8 * 4);
 }
 
 #[test]
