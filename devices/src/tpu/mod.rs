@@ -58,6 +58,11 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
         // If a SparseCore gathered the keys and values, it would leave them in HBM, from where they would be read
         // again.
         ("xla_tpu_offload_gather_to_sparsecore", CompilerFlag::Bool(false)),
+        // The same for what a SparseCore scatters, such as the results of the attention loop.
+        ("xla_tpu_enable_offloading_scatter_to_sparsecore", CompilerFlag::Bool(false)),
+        // Otherwise programs for tpu7x multiply experts in tiles of 16 rows, while weights are stored in tiles of 8.
+        // Each step would first copy all experts of every layer.
+        ("xla_tpu_control_large_2nd_minor_layout_for_x16", CompilerFlag::Bool(false)),
         // Without this optimisation, the compiler's cost estimates of the programs stay the same, and prefill programs
         // compile faster.
         ("xla_tpu_autofdo", CompilerFlag::Bool(false)),

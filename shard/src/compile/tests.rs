@@ -2,7 +2,8 @@
 //!
 //! Some tests compile the programs of ranks that must pad and copy, and check the number of collectives. Decoders have
 //! at most two sums per layer, one sum for the embedding and one more collective; samplers have at most two. Other
-//! tests compile decoders of known models with the decode kernel, and check that these read little more than they must.
+//! tests compile decoders of known models, with the decode kernel or the loop, and check that these read little more
+//! than they must.
 
 use std::path::Path;
 
@@ -135,4 +136,55 @@ fn the_kernel_in_llama_8b_over_8() {
     let config = llama([4096, 14336, 32, 8]);
     let topologies = ["v4:2x2x2", "v5e:2x4", "v5p:2x2x1", "v6e:2x4", "tpu7x:2x2x1"];
     check_kernel("the_kernel_in_llama_8b_over_8", &config, &topologies);
+}
+
+/// Compiles the decoders called `names` of a model of two layers with the loop. For rows of equal lengths and of
+/// different lengths, they must read less than `most` times the least. Their scratch memory must be less than
+/// `most_scratch` bytes.
+fn check_loop(
+    (test, topology): (&str, &str),
+    config: &serde_json::Value,
+    names: &[&str],
+    (most, most_scratch): (f64, u64),
+) {
+    with_libtpu(module_path!(), test, |plugin_path| {
+        let mut config = config.clone();
+        config["max_position_embeddings"] = 4096.into();
+        let model = Model { config: &config, attention: DecodeAttention::Loop, rows: 64, tokens_per_row: 4096 };
+        for (name, cost) in costs(topology, plugin_path, model, names) {
+            println!("{topology} {name}: {cost:?}");
+            for [read, minimum] in [[cost.read_bytes, cost.minimum_bytes], cost.mixed_bytes.unwrap()] {
+                let ratio = read as f64 / minimum as f64;
+                assert!((1.0..most).contains(&ratio), "{topology} {name}: {ratio} times the least");
+            }
+            assert!(cost.temp_bytes < most_scratch, "{topology} {name}: {cost:?}");
+        }
+    });
+}
+
+/// If all iterations took the same number of chunks, rows of different lengths would read 1.19 times the least.
+#[test]
+fn the_loop_in_smollm_135m() {
+    let config = llama([576, 1536, 9, 3]);
+    check_loop(("the_loop_in_smollm_135m", "v6e:1x1"), &config, &["decode_64"], (1.1, 32 << 20));
+}
+
+/// If a `SparseCore` scattered the results of chunks, they would be read from HBM again: 1.20 times the least in all.
+/// The sums over all devices, which are in HBM, make up most of what is read twice.
+#[test]
+fn the_loop_in_llama_1b_over_8() {
+    let config = llama([2048, 8192, 32, 8]);
+    check_loop(("the_loop_in_llama_1b_over_8", "tpu7x:2x2x1"), &config, &["decode_64"], (1.17, 16 << 20));
+}
+
+/// In tiles of 16 rows, all experts of a layer would be copied in each step.
+#[test]
+fn the_experts_of_gpt_oss() {
+    let config = serde_json::json!({
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "torch_dtype": "bfloat16", "vocab_size": 2048,
+        "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": NUM_LAYERS, "head_dim": 64,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "num_local_experts": 32, "num_experts_per_tok": 4,
+        "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"], "rope_theta": 150_000,
+    });
+    check_loop(("the_experts_of_gpt_oss", "tpu7x:2x2x1"), &config, &["decode_64", "decode_8"], (1.1, 64 << 20));
 }
