@@ -309,7 +309,7 @@ impl Supervisor<'_> {
         }
         self.wait(&[ChildId::Router], FAREWELL_DEADLINE);
         self.wait(&everyone, LAST_WORDS_DEADLINE);
-        self.wait_for_news();
+        self.wait_for_news(&error);
         let stopped = self.stopped();
         self.kill(&everyone);
         let error = match (error, self.bad_exit.take(), self.lost_host.take()) {
@@ -333,9 +333,10 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Waits a moment for news of another host, if the end of a child may follow from the loss of one.
-    fn wait_for_news(&mut self) {
-        let may_follow = self.bad_exit.is_some_and(|(id, exit)| is_consequence(id, exit));
+    /// Waits a moment for news of another host, if the error may follow from the loss of one.
+    fn wait_for_news(&mut self, error: &LauncherError) {
+        let is_consequence = self.bad_exit.is_some_and(|(id, exit)| is_consequence(id, exit));
+        let may_follow = is_consequence || matches!(error, LauncherError::NotReady { .. });
         let deadline = Instant::now() + LAST_WORDS_DEADLINE;
         while self.plan.hosts.num() > 1 && may_follow && self.lost_host.is_none() {
             match self.next_event(Some(deadline)) {

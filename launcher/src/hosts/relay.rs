@@ -29,8 +29,8 @@ pub(super) struct Relays {
     files: Vec<SocketFile>,
 }
 
-/// The router's connections by the index of the host to which they lead and a number of their own.
-type Open = BTreeMap<(usize, u64), Stream>;
+/// The router's connections by the index of the host to which they lead, the shard, and a number of their own.
+type Open = BTreeMap<(usize, u32, u64), Stream>;
 
 /// The route to a shard of another host.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl Relays {
 
     /// Closes the router's connections to the shards of a host, so that the router learns at once that they are gone.
     pub(super) fn close(&self, host: usize) {
-        for (_, stream) in lock(&self.open).extract_if((host, 0)..=(host, u64::MAX), |_, _| true) {
+        for (_, stream) in lock(&self.open).extract_if((host, 0, 0)..=(host, u32::MAX, u64::MAX), |_, _| true) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -70,7 +70,7 @@ fn accept(listener: &Listener, route: &Route, open: &Arc<Mutex<Open>>) {
             continue;
         };
         let Ok(copy) = own.try_clone() else { continue };
-        let key = (route.host, number);
+        let key = (route.host, route.shard, number);
         lock(open).insert(key, copy);
         let (route, open) = (route.clone(), Arc::clone(open));
         std::thread::spawn(move || {
