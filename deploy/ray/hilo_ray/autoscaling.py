@@ -11,8 +11,10 @@ POLICY = "hilo_ray.autoscaling:sequences_policy"
 
 def queue_stats(metrics: str) -> dict[str, float]:
     """Returns the numbers of running and waiting sequences in the text of the server's `/metrics`."""
-    samples = (line.split() for line in metrics.splitlines())
-    return {_GAUGES[sample[0]]: float(sample[1]) for sample in samples if len(sample) == 2 and sample[0] in _GAUGES}
+    # A sample is a name, labels in braces, which may contain spaces, and a value.
+    samples = (line.rpartition(" ") for line in metrics.splitlines())
+    by_name = ((sample.partition("{")[0], value) for sample, _, value in samples)
+    return {_GAUGES[name]: float(value) for name, value in by_name if name in _GAUGES}
 
 
 def sequences_policy(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:

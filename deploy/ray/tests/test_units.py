@@ -43,7 +43,8 @@ def test_flags_of_the_user_win() -> None:
 
 
 def test_queue_stats_are_read_from_metrics() -> None:
-    metrics = '# TYPE x gauge\nvllm:num_requests_running 7\nvllm:num_requests_waiting 2\nother 1\nx{a="b c"} 3\n'
+    running = 'vllm:num_requests_running{model_name="a b",engine="0"} 7'
+    metrics = f'# TYPE x gauge\n{running}\nvllm:num_requests_waiting 2\nother 1\nx{{a="b c"}} 3\n'
     assert queue_stats(metrics) == {"hilo_running": 7.0, "hilo_waiting": 2.0}
 
 
