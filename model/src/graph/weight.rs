@@ -73,11 +73,12 @@ pub struct Section {
     pub(crate) first: usize,
 }
 
-/// Every `step`-th column from the column `first` on.
+/// Every `step`-th column from the column `first` on. The matrices have `parts` times as many columns as the stride.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stride {
     pub first: usize,
     pub step: usize,
+    pub parts: usize,
 }
 
 /// The way in which the ranks of a model share a weight.
@@ -157,7 +158,7 @@ impl WeightSpec {
             }
             Source::Stack(_) => _ = shape.remove(0),
             Source::Columns { columns, .. } => {
-                shape[1] *= columns.step;
+                shape[1] *= columns.parts;
                 shape[1..].reverse();
             }
         }

@@ -31,6 +31,9 @@ pub(crate) enum ExpertNames {
     /// The router is `router`, with a bias. One tensor has the matrices `[in, out]` of all experts: `gate_up_proj`,
     /// whose columns are in turn an output of gate and one of up, and `down_proj`. All have biases.
     Joined,
+    /// The router is `gate`. One tensor has the matrices `[in, out]` of all experts: `gate_up_proj`, whose columns are
+    /// those of gate and then those of up, and `down_proj`. There are no biases.
+    Halves,
 }
 
 /// `Σ weight · expert(x)` over the chosen experts, plus `sigmoid(gate(x)) · shared(x)` if there is a shared expert.
@@ -66,16 +69,18 @@ impl Experts {
                 let [gate, up, down] = names;
                 ("gate", [(gate, inward), (up, inward), (down, outward)].map(stack), None)
             }
-            ExpertNames::Joined => {
-                let [gate, up] = [0, 1].map(|first| ("gate_up_proj", inward, Stride { first, step: 2 }));
-                let all = [gate, up, ("down_proj", outward, Stride { first: 0, step: 1 })];
+            ExpertNames::Joined | ExpertNames::Halves => {
+                let is_halves = matches!(names, ExpertNames::Halves);
+                let (second, step) = if is_halves { (intermediate_size, 1) } else { (1, 2) };
+                let [gate, up] = [0, second].map(|first| ("gate_up_proj", inward, Stride { first, step, parts: 2 }));
+                let all = [gate, up, ("down_proj", outward, Stride { first: 0, step: 1, parts: 1 })];
                 let matrices = all.map(|(name, [outputs, inputs], columns)| {
                     experts.columns(name, &[num_experts, outputs, inputs], columns)
                 });
                 let biases = all.map(|(name, [outputs, _], columns)| {
                     experts.columns(&format!("{name}_bias"), &[num_experts, outputs], columns)
                 });
-                ("router", matrices, Some(biases))
+                if is_halves { ("gate", matrices, None) } else { ("router", matrices, Some(biases)) }
             }
         };
         let router_size = LinearSize { num_inputs: hidden_size, num_outputs: num_experts, has_bias: biases.is_some() };

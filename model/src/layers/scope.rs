@@ -78,8 +78,8 @@ impl WeightScope {
     /// scope, `[experts, in, ..]` or `[experts, ..]`.
     pub(crate) fn columns(&self, name: &str, shape: &[usize], columns: Stride) -> WeightSpec {
         let whole = self.weight(name, shape, Partition::Column);
-        let Stride { first, step } = columns;
-        let weight = if step == 1 { whole.name.clone() } else { format!("{}[{first}::{step}]", whole.name) };
+        let Stride { first, step, parts } = columns;
+        let weight = if parts == 1 { whole.name.clone() } else { format!("{}[{first}::{step}]", whole.name) };
         WeightSpec { source: Source::Columns { tensor: whole.name, columns }, name: weight, ..whole }
     }
 }

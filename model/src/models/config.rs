@@ -9,11 +9,13 @@ use std::fmt;
 use numbers::FloatType;
 use serde_json::{Map, Value};
 
-use super::rope_config;
+use super::{composite, rope_config};
 use crate::graph::GraphError;
 use crate::layers::HeadsError;
 
 const CONFIG: &str = "config.json";
+/// The key that says if the embedding table is also the matrix of the output head.
+const TIE: &str = "tie_word_embeddings";
 /// Keys, each with the name that older model families use for the same value.
 const OTHER_NAMES: [(&str, &str); 6] = [
     ("hidden_size", "n_embd"),
@@ -74,28 +76,43 @@ pub enum ModelError {
 pub struct Config {
     /// The prefix of the object's keys, such as `rope_scaling.`.
     prefix: String,
+    /// Keys without the prefix: those that a text model has from the composite model around it.
+    outer: Vec<&'static str>,
     keys: Map<String, Value>,
 }
 
-impl ModelError {
-    /// Returns the error of a key of config.json that has the wrong value.
-    pub(super) fn value(key: &str, value: impl fmt::Display, expected: &str) -> Self {
-        Self::Value { file: CONFIG, key: key.to_owned(), value: value.to_string(), expected: expected.to_owned() }
-    }
-}
-
 impl Config {
-    /// Reads `config.json`.
+    /// Reads `config.json`. Of a composite model, the result has the keys of the text model.
     ///
     /// # Errors
-    /// [`ModelError::Json`] or [`ModelError::NotAnObject`].
+    /// When the file is not a JSON object, or a composite has no text model of the kind that is supported.
     pub fn parse(bytes: &[u8]) -> Result<Self, ModelError> {
-        Ok(Self { prefix: String::new(), keys: parse_object(CONFIG, bytes)? })
+        let whole = Self { prefix: String::new(), outer: Vec::new(), keys: parse_object(CONFIG, bytes)? };
+        let Some(composite) = whole.architecture().ok().and_then(composite::find) else { return Ok(whole) };
+        let composite::TextKeys { prefix, keys, outer } = composite.text_keys(&whole, &whole.keys)?;
+        Ok(Self { prefix, outer, keys })
     }
 
-    /// Returns the configuration in the object `keys`, which is the value of `key` in another one.
-    pub(super) fn nested(key: &str, keys: Map<String, Value>) -> Self {
-        Self { prefix: format!("{key}."), keys }
+    /// Returns the configuration in the object `keys`, which is the value of `key` in this one.
+    pub(super) fn nested(&self, key: &str, keys: Map<String, Value>) -> Self {
+        Self { prefix: format!("{}.", self.path(key)), outer: Vec::new(), keys }
+    }
+
+    /// Returns the names of the parts of a composite's checkpoint that are not its text model; `None` for a model that
+    /// has only text.
+    pub fn towers(&self) -> Option<&'static [&'static str]> {
+        Some(composite::find(self.architecture().ok()?)?.towers)
+    }
+
+    /// Returns this configuration of a composite for a checkpoint that has or lacks an output head. As in transformers,
+    /// a head in the checkpoint is used whatever `tie_word_embeddings` is. Without a head, the embedding table is the
+    /// head if the key is missing.
+    #[must_use]
+    pub fn with_head(mut self, has_head: bool) -> Self {
+        if has_head || !self.has(TIE) {
+            self.keys.insert(TIE.to_owned(), Value::Bool(!has_head));
+        }
+        self
     }
 
     /// Returns this configuration with `default` at `key` if the key and its older name are absent.
@@ -133,7 +150,7 @@ impl Config {
             "float32" => Ok(Some(FloatType::F32)),
             "float16" => Ok(Some(FloatType::F16)),
             "bfloat16" => Ok(Some(FloatType::Bf16)),
-            _ => Err(ModelError::value(key, Value::from(name), "float32, float16 or bfloat16")),
+            _ => Err(self.invalid(key, Value::from(name), "float32, float16 or bfloat16")),
         }
     }
 
@@ -144,13 +161,17 @@ impl Config {
     /// When the value is malformed or names a token outside the vocabulary, `vocab_size` is missing or malformed, or
     /// `generation_config` is not a JSON object.
     pub fn eos_token_ids(&self, generation_config: Option<&[u8]>) -> Result<Vec<u32>, ModelError> {
+        const EOS: &str = "eos_token_id";
         let generation = match generation_config {
             Some(bytes) => parse_object(GENERATION_CONFIG, bytes)?,
             None => Map::new(),
         };
-        let listed = generation.get("eos_token_id").filter(|value| !value.is_null());
-        let file = if listed.is_some() { GENERATION_CONFIG } else { CONFIG };
-        let Some(value) = listed.or_else(|| self.value("eos_token_id")) else {
+        let listed = generation.get(EOS).filter(|value| !value.is_null());
+        let (file, key) = match listed {
+            Some(_) => (GENERATION_CONFIG, EOS.to_owned()),
+            None => (CONFIG, self.path(EOS)),
+        };
+        let Some(value) = listed.or_else(|| self.value(EOS)) else {
             return Ok(Vec::new());
         };
         let vocab_size = self.vocab_size()? as u64;
@@ -159,7 +180,7 @@ impl Config {
             let id = id.as_u64().filter(|id| *id < vocab_size).and_then(|id| u32::try_from(id).ok());
             id.ok_or_else(|| ModelError::Value {
                 file,
-                key: "eos_token_id".to_owned(),
+                key: key.clone(),
                 value: value.to_string(),
                 expected: format!("token ids below {vocab_size}"),
             })
@@ -231,7 +252,10 @@ impl Config {
 
     /// Returns the path of a key of this object, for messages.
     pub(super) fn path(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
+        match self.outer.contains(&key) {
+            true => key.to_owned(),
+            false => format!("{}{key}", self.prefix),
+        }
     }
 
     /// Refuses every key of `fixed` whose value is neither null nor the value next to the key in `fixed`, which is JSON
@@ -270,7 +294,7 @@ impl Config {
         here(key).or_else(other_name)
     }
 
-    fn missing(&self, key: &str) -> ModelError {
+    pub(super) fn missing(&self, key: &str) -> ModelError {
         ModelError::MissingKey { key: self.path(key) }
     }
 
@@ -279,7 +303,13 @@ impl Config {
     }
 
     fn wrong(&self, key: &str, value: &Value, expected: &str) -> ModelError {
-        ModelError::value(&self.path(key), value, expected)
+        self.invalid(key, value, expected)
+    }
+
+    /// Returns the error of a key that has the wrong value.
+    pub(super) fn invalid(&self, key: &str, value: impl fmt::Display, expected: &str) -> ModelError {
+        let (key, value, expected) = (self.path(key), value.to_string(), expected.to_owned());
+        ModelError::Value { file: CONFIG, key, value, expected }
     }
 }
 

@@ -180,7 +180,7 @@ impl Decoder {
         let hidden_size = config.size("hidden_size")?;
         let num_attention_heads = config.size("num_attention_heads")?;
         if num_attention_heads > hidden_size {
-            return Err(ModelError::value("num_attention_heads", num_attention_heads, "at most hidden_size"));
+            return Err(config.invalid("num_attention_heads", num_attention_heads, "at most hidden_size"));
         }
         let head_dim = config.size_or("head_dim", hidden_size / num_attention_heads)?;
         let rotary = Arc::new(rope_config::read(config, head_dim, Pairing::Halves)?);
@@ -244,12 +244,12 @@ impl Decoder {
                 .map(|kind| match *kind {
                     "sliding_attention" => Ok(true),
                     "full_attention" => Ok(false),
-                    other => Err(ModelError::value("layer_types", other, "sliding_attention or full_attention")),
+                    other => Err(config.invalid("layer_types", other, "sliding_attention or full_attention")),
                 })
                 .collect::<Result<_, _>>()?,
             Some(types) => {
                 let found = format!("{} types", types.len());
-                return Err(ModelError::value("layer_types", found, &format!("one for each of {num_layers} layers")));
+                return Err(config.invalid("layer_types", found, &format!("one for each of {num_layers} layers")));
             }
             None => (0..num_layers).map(is_sliding).collect(),
         };
@@ -425,7 +425,7 @@ pub(super) fn activation(config: &Config) -> Result<Activation, ModelError> {
             "relu2" => Ok(Activation::SquaredRelu),
             other => {
                 let known = "silu, gelu, gelu_new, gelu_pytorch_tanh or relu2";
-                Err(ModelError::value(key, format!("\"{other}\""), known))
+                Err(config.invalid(key, format!("\"{other}\""), known))
             }
         };
     }

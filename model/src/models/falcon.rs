@@ -59,6 +59,6 @@ fn block(config: &Config, is_new: bool) -> Result<Block, ModelError> {
         (true, true) => Block::Parallel { before_attention: "ln_attn", before_mlp: "ln_mlp" },
         (true, false) => Block::Parallel { before_attention: "input_layernorm", before_mlp: "input_layernorm" },
         (false, false) => Block::PRE_NORM,
-        (false, true) => return Err(ModelError::value("parallel_attn", false, "true with new_decoder_architecture")),
+        (false, true) => return Err(config.invalid("parallel_attn", false, "true with new_decoder_architecture")),
     })
 }

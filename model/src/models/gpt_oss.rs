@@ -25,7 +25,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.set_windows(config, |layer| layer % 2 == 0)?;
     let limit = config.number_or("swiglu_limit", 7.0)?;
     if limit <= 0.0 || limit > f64::from(f32::MAX) {
-        return Err(ModelError::value("swiglu_limit", limit, "a positive number"));
+        return Err(config.invalid("swiglu_limit", limit, "a positive number"));
     }
     let clamp = Clamp { limit: limit as f32, offset: 1.0 };
     decoder.experts = Some(ExpertsForm {

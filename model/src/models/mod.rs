@@ -2,7 +2,7 @@
 //! 1. Copy the nearest file of this folder. Its header names the paper, the Hugging Face source that it follows, and
 //!    the differences from Llama; its code changes only the corresponding fields of `decoder`'s description. Add each
 //!    new key that changes the computation to `neutral`, so that all other families refuse the key.
-//! 2. Add a row to [`ARCHITECTURES`].
+//! 2. Add a row to [`ARCHITECTURES`]; for a model whose text is one part of it, also a row to `composite`.
 //! 3. A layer that is missing goes to `layers/`, and an operation that is missing to `graph/`. The compiler then
 //!    reports the matches that lack the operation.
 //! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and their names to
@@ -12,6 +12,7 @@
 //! [`Model`].
 
 mod cohere;
+mod composite;
 mod config;
 mod decoder;
 mod falcon;
@@ -55,7 +56,7 @@ pub use quantization::read as quantization;
 type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelError>;
 
 /// Pairs of a Hugging Face architecture and its builder.
-const ARCHITECTURES: [(&str, Build); 25] = [
+const ARCHITECTURES: [(&str, Build); 29] = [
     ("ArceeForCausalLM", nemotron::build_arcee),
     ("Cohere2ForCausalLM", cohere::build_cohere2),
     ("CohereForCausalLM", cohere::build),
@@ -64,11 +65,13 @@ const ARCHITECTURES: [(&str, Build); 25] = [
     ("GPTNeoXForCausalLM", gpt_neox::build),
     ("Gemma2ForCausalLM", gemma2::build),
     ("Gemma3ForCausalLM", gemma3::build),
+    ("Gemma3ForConditionalGeneration", gemma3::build),
     ("GemmaForCausalLM", gemma::build),
     ("GptOssForCausalLM", gpt_oss::build),
     ("GraniteForCausalLM", granite::build),
     ("LlamaForCausalLM", llama::build),
     ("MinistralForCausalLM", mistral::build),
+    ("Mistral3ForConditionalGeneration", mistral::build),
     ("MistralForCausalLM", mistral::build),
     ("MixtralForCausalLM", mixtral::build),
     ("NemotronForCausalLM", nemotron::build),
@@ -79,6 +82,8 @@ const ARCHITECTURES: [(&str, Build); 25] = [
     ("Qwen2MoeForCausalLM", qwen_moe::build_qwen2),
     ("Qwen3ForCausalLM", qwen3::build),
     ("Qwen3MoeForCausalLM", qwen_moe::build_qwen3),
+    ("Qwen3VLForConditionalGeneration", qwen3::build_vl),
+    ("Qwen3VLMoeForConditionalGeneration", qwen_moe::build_qwen3_vl),
     ("SmolLM3ForCausalLM", smollm3::build),
     ("Starcoder2ForCausalLM", starcoder2::build),
 ];

@@ -25,7 +25,7 @@ const METHODS: &str = "fp8, fbgemm_fp8, gptq, awq, mxfp4 or compressed-tensors";
 /// When the method or one of its settings is malformed or not supported.
 pub fn read(config: &Config) -> Result<Quantization, ModelError> {
     let Some(keys) = config.object(KEY)? else { return Ok(Quantization::None) };
-    let config = Config::nested(KEY, keys.clone());
+    let config = config.nested(KEY, keys.clone());
     match config.text("quant_method")? {
         Some("fp8") => Ok(Quantization::Scaled { block: block(&config, "weight_block_size")? }),
         Some("fbgemm_fp8") => Ok(Quantization::Scaled { block: None }),
@@ -84,7 +84,7 @@ fn group_of_weights(config: &Config) -> Result<Config, ModelError> {
     let groups = config.object(GROUPS)?.cloned().unwrap_or_default();
     let mut weights = groups.values().map(|group| group.get("weights").and_then(Value::as_object));
     match (weights.next(), weights.next()) {
-        (Some(Some(weights)), None) => Ok(Config::nested(&config.path(GROUPS), weights.clone())),
+        (Some(Some(weights)), None) => Ok(config.nested(GROUPS, weights.clone())),
         (first, _) => {
             let found = if first.is_none() { "empty" } else { "several groups, or one without weights" };
             Err(config.unsupported(GROUPS, found, "one group with weights"))
@@ -109,7 +109,7 @@ fn block(config: &Config, key: &str) -> Result<Option<[usize; 2]>, ModelError> {
     let sizes = config.numbers(key)?;
     match sizes.as_slice() {
         [rows, columns] if *rows >= 1.0 && *columns >= 1.0 => Ok(Some([*rows as usize, *columns as usize])),
-        _ => Err(ModelError::value(&config.path(key), format!("{sizes:?}"), "two positive integers")),
+        _ => Err(config.invalid(key, format!("{sizes:?}"), "two positive integers")),
     }
 }
 

@@ -3,7 +3,8 @@
 //! Described in qwenlm.github.io/blog/qwen-moe and in Yang et al., 2025 (arXiv 2505.09388). Follows
 //! `transformers/models/qwen2_moe/modeling_qwen2_moe.py` and `qwen3_moe/modeling_qwen3_moe.py`. Differences from Qwen 2
 //! and 3: the feed-forward network of most layers (`decoder_sparse_step`, `mlp_only_layers`) is a mixture of experts.
-//! Qwen 2 also has a gated, shared expert that reads every token.
+//! Qwen 2 also has a gated, shared expert that reads every token. In the text model of Qwen 3 VL (arXiv 2511.21631,
+//! `qwen3_vl_moe/modeling_qwen3_vl_moe.py`) all experts' matrices are one tensor, and their weights are normalised.
 
 use numbers::FloatType;
 
@@ -36,6 +37,23 @@ pub(super) fn build_qwen3(config: &Config, dtype: FloatType, num_ranks: usize) -
     decoder.build()
 }
 
+/// Builds the text model of Qwen 3 VL with experts; see [`super::build`].
+pub(super) fn build_qwen3_vl(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["attention_bias", "num_experts", "num_local_experts"])?;
+    config.require_fixed(&[("norm_topk_prob", "true")])?;
+    let (hidden_size, intermediate_size) = (config.size("hidden_size")?, config.size("moe_intermediate_size")?);
+    // Transformers cannot tell square matrices from transposed ones, and does not transpose them.
+    if [intermediate_size, 2 * intermediate_size].contains(&hidden_size) {
+        return Err(config.invalid("moe_intermediate_size", intermediate_size, "neither hidden_size nor its half"));
+    }
+    let config = &config.or_default("norm_topk_prob", true);
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
+    decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
+    set_experts(&mut decoder, config, None)?;
+    decoder.experts.iter_mut().for_each(|experts| experts.names = ExpertNames::Halves);
+    decoder.build()
+}
+
 fn set_experts(decoder: &mut Decoder, config: &Config, shared: Option<usize>) -> Result<(), ModelError> {
     let num_experts = match config.has("num_experts") {
         true => config.size("num_experts")?,
@@ -57,4 +75,30 @@ fn set_experts(decoder: &mut Decoder, config: &Config, shared: Option<usize>) ->
         layer.has_experts = (idx + 1) % step == 0 && !dense.contains(&(idx as f64));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(changes: &str) -> String {
+        let json = format!(
+            r#"{{"architectures": ["Qwen3VLMoeForConditionalGeneration"], "text_config": {{"hidden_size": 32,
+                "moe_intermediate_size": 24, "num_experts": 4, "num_hidden_layers": 1{changes}}}}}"#
+        );
+        let config = Config::parse(json.as_bytes()).unwrap();
+        build_qwen3_vl(&config, FloatType::F32, 1).map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn experts_of_qwen3_vl_are_normalised_and_not_square() {
+        assert_eq!(message(r#", "norm_topk_prob": true"#), "");
+        let expected = "config.json: text_config.norm_topk_prob is false; only true is supported";
+        assert_eq!(message(r#", "norm_topk_prob": false"#), expected);
+        for size in [16, 32] {
+            let expected = "expected neither hidden_size nor its half";
+            let found = message(&format!(r#", "moe_intermediate_size": {size}"#));
+            assert_eq!(found, format!("config.json: text_config.moe_intermediate_size is {size}, {expected}"));
+        }
+    }
 }

@@ -59,7 +59,7 @@ pub(super) fn read(config: &Config, head_dim: usize, pairing: Pairing) -> Result
 pub(super) fn read_kind(config: &Config, head_dim: usize, kind: &str) -> Result<Option<RotarySpec>, ModelError> {
     let Some(kinds) = config.object("rope_parameters")? else { return Ok(None) };
     let Some(Value::Object(own)) = kinds.get(kind) else { return Ok(None) };
-    let own = Config::nested(&format!("rope_parameters.{kind}"), own.clone());
+    let own = config.nested(&format!("rope_parameters.{kind}"), own.clone());
     Parameters { config, own }.spec(head_dim, Pairing::Halves).map(Some)
 }
 
@@ -89,24 +89,24 @@ impl<'a> Parameters<'a> {
             (None, Some(scaling)) => ("rope_scaling", scaling.clone()),
             (None, None) => ("rope_scaling", Map::new()),
         };
-        Ok(Self { config, own: Config::nested(key, own) })
+        Ok(Self { config, own: config.nested(key, own) })
     }
 
     fn spec(&self, head_dim: usize, pairing: Pairing) -> Result<RotarySpec, ModelError> {
         self.own.require_known(&KNOWN_KEYS)?;
         let theta = self.number_of_either("rope_theta")?.unwrap_or(DEFAULT_THETA);
         if theta <= 0.0 {
-            return Err(ModelError::value("rope_theta", theta, "a positive number"));
+            return Err(self.config.invalid("rope_theta", theta, "a positive number"));
         }
         let partial = self.number_of_either("partial_rotary_factor")?.unwrap_or(1.0);
         if !(0.0..=1.0).contains(&partial) {
-            return Err(ModelError::value("partial_rotary_factor", partial, "a number from 0 to 1"));
+            return Err(self.config.invalid("partial_rotary_factor", partial, "a number from 0 to 1"));
         }
         let rotary_dim = (head_dim as f64 * partial) as usize;
         if !rotary_dim.is_multiple_of(2) {
             return Err(match rotary_dim == head_dim {
-                true => ModelError::value("head_dim", head_dim, "an even number"),
-                false => ModelError::value("partial_rotary_factor", partial, "an even part of head_dim"),
+                true => self.config.invalid("head_dim", head_dim, "an even number"),
+                false => self.config.invalid("partial_rotary_factor", partial, "an even part of head_dim"),
             });
         }
         Ok(self.scaling(rotary_dim)?.spec(theta, rotary_dim, pairing))
@@ -126,7 +126,7 @@ impl<'a> Parameters<'a> {
             },
             "yarn" => RotaryScaling::Yarn(self.yarn()?),
             "longrope" | "su" => self.long_rope(rotary_dim)?,
-            other => return Err(ModelError::value(&self.own.path("rope_type"), Value::from(other), KNOWN_TYPES)),
+            other => return Err(self.own.invalid("rope_type", Value::from(other), KNOWN_TYPES)),
         })
     }
 
@@ -160,7 +160,7 @@ impl<'a> Parameters<'a> {
         let factors = self.own.numbers(key)?;
         if factors.len() != rotary_dim / 2 {
             let expected = format!("{} numbers, one for each frequency", rotary_dim / 2);
-            return Err(ModelError::value(&self.own.path(key), format!("{} numbers", factors.len()), &expected));
+            return Err(self.own.invalid(key, format!("{} numbers", factors.len()), &expected));
         }
         Ok(RotaryScaling::LongRope { factors, attention_factor })
     }
@@ -197,7 +197,7 @@ impl<'a> Parameters<'a> {
             Some(name) => Ok(name.to_owned()),
             // Old checkpoints omit the type only if nothing is scaled, and then they also have no factor.
             None if self.own.number("factor")?.is_none() => Ok("default".to_owned()),
-            None => Err(ModelError::MissingKey { key: "rope_scaling.rope_type".to_owned() }),
+            None => Err(self.own.missing("rope_type")),
         }
     }
 }

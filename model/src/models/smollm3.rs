@@ -43,7 +43,7 @@ fn layers_with_rotary(config: &Config, num_layers: usize) -> Result<Vec<bool>, M
     let flags = config.numbers("no_rope_layers")?;
     if flags.len() != num_layers {
         let expected = format!("one for each of {num_layers} layers");
-        return Err(ModelError::value("no_rope_layers", format!("{} numbers", flags.len()), &expected));
+        return Err(config.invalid("no_rope_layers", format!("{} numbers", flags.len()), &expected));
     }
     Ok(flags.into_iter().map(|flag| flag != 0.0).collect())
 }

@@ -51,6 +51,10 @@ pub enum WeightsError {
     MixedTypes { tensor: String, dtype: FloatType, first: String },
     #[error("tensor {tensor} is quantized, which is not supported for a model whose matrices are stored [in, out]")]
     EncodedColumns { tensor: String },
+    #[error(
+        "tensor {tensor} of {file} belongs neither to the text model nor to a part that is left out by name ({parts})"
+    )]
+    UnknownPart { tensor: String, file: String, parts: String },
     #[error("tensor {tensor} of {file} has a value that is infinite or not a number")]
     NotFinite { tensor: String, file: String },
 }

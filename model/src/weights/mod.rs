@@ -1,11 +1,11 @@
 //! The tensors of a checkpoint: safetensors or GGUF files on disk, mapped into memory, or bytes of the executable.
 //!
-//! Entry points: [`Checkpoint::open`], then [`Checkpoint::read`] for each [`WeightSpec`] of a graph and each rank. An
-//! error names the file or the tensor that is at fault. Errors include: a file is cut short; a tensor is missing,
-//! is in two files, has another shape or type than the model expects, or contains an infinity or a NaN. A part is
-//! borrowed from the file if the weight is a whole tensor of floats and the part is a range of its rows without
-//! padding; otherwise the part is copied. Only tensors that are not stored as floats are converted here; the backend
-//! converts the rest.
+//! Entry points: [`Checkpoint::open`], for a composite model [`Checkpoint::into_text`], then [`Checkpoint::read`] for
+//! each [`WeightSpec`] of a graph and each rank. An error names the file or the tensor that is at fault. Errors
+//! include: a file is cut short; a tensor is missing, is in two files, has another shape or type than the model
+//! expects, or contains an infinity or a NaN. A part is borrowed from the file if the weight is a whole tensor of
+//! floats and the part is a range of its rows without padding; otherwise the part is copied. Only tensors that are not
+//! stored as floats are converted here; the backend converts the rest.
 
 mod encoding;
 mod error;
@@ -16,6 +16,7 @@ mod pages;
 mod part;
 mod quantized;
 mod tensor;
+mod towers;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -34,6 +35,7 @@ use mmap::MappedFile;
 use pages::{FileBytes, Pages};
 pub use part::TensorPart;
 use tensor::StoredTensor;
+pub use towers::LeftOut;
 
 /// The number and the length in bytes of the samples by which weight files are compared. The first sample is the start
 /// of a file, which has the names and shapes of its first tensors.
@@ -53,6 +55,7 @@ pub struct Checkpoint {
     files: Vec<WeightsFile>,
     tensors: HashMap<String, TensorPlace>,
     quantization: Quantization,
+    left_out: Vec<LeftOut>,
 }
 
 #[derive(Debug)]
@@ -95,7 +98,7 @@ impl Checkpoint {
             (None, Some(index)) => index::file_names(&index)?,
             (None, None) => return Err(none_found(model_files)),
         };
-        let mut checkpoint = Self { files: Vec::new(), tensors: HashMap::new(), quantization };
+        let mut checkpoint = Self { files: Vec::new(), tensors: HashMap::new(), quantization, left_out: Vec::new() };
         for name in names {
             let missing =
                 || WeightsError::Index { problem: format!("lists {name}, which {model_files} does not have") };
@@ -113,7 +116,7 @@ impl Checkpoint {
         let name = gguf.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = WeightsFile::open(name, FileLocation::Path(gguf.path.clone()))?;
         let tensors = gguf::places(gguf, &file.name, file.bytes.bytes().len())?.into_iter().collect();
-        Ok(Self { files: vec![file], tensors, quantization: Quantization::None })
+        Ok(Self { files: vec![file], tensors, quantization: Quantization::None, left_out: Vec::new() })
     }
 
     /// Returns a hash of the names and sizes of the files and of samples of their bytes. Two hosts with different

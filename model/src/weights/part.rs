@@ -183,7 +183,7 @@ impl<'a> TensorPart<'a> {
     ) -> TensorRows<'a> {
         let WeightPart { dim: _, start, len, padding: _ } = self.part;
         let size = self.element_bytes();
-        let stored_outputs = num_outputs * columns.step;
+        let stored_outputs = num_outputs * columns.parts;
         let mut gathered = vec![0; rows.len() * self.row_len * size];
         let mut floats = Vec::new();
         for (row, to) in rows.zip(gathered.chunks_exact_mut(self.row_len * size)).filter(|(row, _)| *row < len) {

@@ -143,16 +143,16 @@ fn columns_of_all_experts_become_matrices() {
         let source = Source::Columns { tensor: tensor.to_owned(), columns };
         parts(&checkpoint, &WeightSpec { partition: Partition::Column, num_ranks, source, ..spec("b", shape) })
     };
-    let odd = Stride { first: 1, step: 2 };
+    let odd = Stride { first: 1, step: 2, parts: 2 };
     let expert = |first: u8| elements(&[1, 5, 9, 3, 7, 11].map(|n| first + n));
     let zeros = vec![0; 12];
     let halves = columns("a", &[3, 2, 3], 2, odd);
     assert_eq!(halves, [[expert(0), expert(12)].concat(), [expert(24), zeros].concat()]);
-    let all = Stride { first: 0, step: 1 };
+    let all = Stride { first: 0, step: 1, parts: 1 };
     let whole = columns("a", &[3, 4, 3], 1, all);
     assert_eq!(whole[0][..24], elements(&[0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]));
     assert_eq!(columns("a_bias", &[3, 2], 1, odd), [elements(&[1, 3, 5, 7, 9, 11])]);
-    let even = Stride { first: 0, step: 2 };
+    let even = Stride { first: 0, step: 2, parts: 2 };
     assert_eq!(columns("a_bias", &[3, 2], 2, even)[1], [elements(&[8, 10]), vec![0; 4]].concat());
 }
 
@@ -247,4 +247,42 @@ fn a_directory_without_weights_is_an_error() {
         ),
         "{message}"
     );
+}
+
+#[test]
+fn the_text_of_a_composite_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let tensor = |name| (name, Dtype::F32, vec![2]);
+    let names = [
+        "language_model.lm_head.weight",
+        "language_model.model.norm.weight",
+        "model.language_model.embed_tokens.weight",
+        "vision_tower.norm.weight",
+        "model.vision_tower.norm.bias",
+        "multi_modal_projector.linear",
+    ];
+    let towers = ["vision_tower", "multi_modal_projector"];
+    let path = directory.path().join(SINGLE_FILE);
+    write(&path, &names.map(tensor));
+    let checkpoint = open(directory.path()).unwrap().into_text(&towers).unwrap();
+    assert!(checkpoint.has_head());
+    for name in ["lm_head.weight", "model.norm.weight", "model.embed_tokens.weight"] {
+        assert!(checkpoint.part(&spec(name, &[2]), 0).is_ok(), "{name}");
+    }
+    assert!(checkpoint.part(&spec("vision_tower.norm.weight", &[2]), 0).is_err());
+    let left_out = |part, num_tensors| LeftOut { part, num_tensors, num_bytes: 8 * num_tensors };
+    assert_eq!(checkpoint.left_out(), [left_out("multi_modal_projector", 1), left_out("vision_tower", 2)]);
+
+    for name in ["audio_tower.norm", "vision_tower2.norm", "model.norm.weight", "language_model2.norm"] {
+        write(&path, &["lm_head.weight", name].map(tensor));
+        let message = open(directory.path()).unwrap().into_text(&towers).unwrap_err().to_string();
+        let expected = "of model.safetensors belongs neither to the text model nor to a part that is left out by name \
+                        (vision_tower, multi_modal_projector)";
+        assert_eq!(message, format!("tensor {name} {expected}"));
+    }
+    write(&path, &["lm_head.weight", "language_model.lm_head.weight"].map(tensor));
+    let message = open(directory.path()).unwrap().into_text(&towers).unwrap_err().to_string();
+    assert_eq!(message, "tensor lm_head.weight is both in model.safetensors and in model.safetensors");
+    write(&path, &[tensor("model.language_model.norm.weight")]);
+    assert!(!open(directory.path()).unwrap().into_text(&towers).unwrap().has_head());
 }

@@ -91,10 +91,12 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let (backend, weights): (Box<dyn Backend>, ModelProperties) = match device.backend {
         BackendKind::Cpu => {
             let description = describe(&files, &config, model, ranks.num_ranks)?;
+            log_left_out(&description.checkpoint);
             (Box::new(load_on_cpu(args, &description, progress)?), description.weights())
         }
         BackendKind::Plugin(spec) => {
             let description = describe(&files, &config, model, ranks.num_ranks)?;
+            log_left_out(&description.checkpoint);
             let platform = Platform::new(device, spec).with_decode_attention(model.attention);
             let backend = load_with_plugin(args, platform, &description, progress)?;
             (Box::new(backend), description.weights())
@@ -146,14 +148,41 @@ pub(super) fn describe(
     model: &ModelArgs,
     num_ranks: usize,
 ) -> Result<Description, EngineError> {
-    let checkpoint = Checkpoint::open(files, models::quantization(config)?)?;
+    let (checkpoint, config) = open_text(files, config)?;
     let asked = model.dtype.and_then(weight_type);
     let dtype = match asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))? {
         Some(dtype) => dtype,
         None => checkpoint.dtype(),
     };
-    let graphs = ModelGraphs::of(&models::build(config, dtype, num_ranks)?)?;
+    let graphs = ModelGraphs::of(&models::build(&config, dtype, num_ranks)?)?;
     Ok(Description { checkpoint, dtype, graphs: quantized(graphs, model.quantize) })
+}
+
+/// Opens the checkpoint, of a composite model only the part with the text model, and returns it with the configuration
+/// that fits it.
+fn open_text<'a>(files: &ModelFiles, config: &'a Config) -> Result<(Checkpoint, Cow<'a, Config>), EngineError> {
+    let checkpoint = Checkpoint::open(files, models::quantization(config)?)?;
+    let Some(towers) = config.towers() else { return Ok((checkpoint, Cow::Borrowed(config))) };
+    let checkpoint = checkpoint.into_text(towers)?;
+    let config = config.clone().with_head(checkpoint.has_head());
+    Ok((checkpoint, Cow::Owned(config)))
+}
+
+/// Logs the parts of a composite's checkpoint that are not read.
+fn log_left_out(checkpoint: &Checkpoint) {
+    let left_out = checkpoint.left_out();
+    if left_out.is_empty() {
+        return;
+    }
+    let parts: Vec<&str> = left_out.iter().map(|part| part.part).collect();
+    let num_tensors: usize = left_out.iter().map(|part| part.num_tensors).sum();
+    let num_bytes: usize = left_out.iter().map(|part| part.num_bytes).sum();
+    tracing::info!(
+        parts = parts.join(", "),
+        num_tensors,
+        num_bytes,
+        "parts of the checkpoint are left out; images are not served"
+    );
 }
 
 /// Returns `config.json`, or for a GGUF file an equivalent made from its metadata.

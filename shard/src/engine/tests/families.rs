@@ -129,6 +129,21 @@ fn experts_in_mxfp4_take_four_bits_and_scales() {
     assert_eq!(short - kept, 2 * num_weights - num_weights * 9 / 16);
 }
 
+/// Only the parameters of the text model count, and `/info` has the name of the whole architecture.
+#[test]
+fn towers_are_left_out() {
+    let info = |name: &str| {
+        let args = args(fixture(&format!("families/{name}")).to_str().unwrap(), Device::CPU);
+        Engines::load(&[args]).unwrap().info().clone()
+    };
+    let info = info("mistral3-composite");
+    assert_eq!(info.architecture, "Mistral3ForConditionalGeneration");
+    let (hidden, vocab, inner, heads, kv_heads) = (48, 128, 88, 4 * 16, 2 * 16);
+    let layer = 2 * hidden * (heads + kv_heads) + 3 * hidden * inner + 2 * hidden;
+    assert_eq!(info.num_parameters, 2 * vocab * hidden + 2 * layer + hidden);
+    assert_eq!((info.vocab_size, info.max_position_embeddings), (128, 128));
+}
+
 #[test]
 fn two_ranks_agree_with_transformers() {
     for (name, path) in families() {
@@ -138,7 +153,8 @@ fn two_ranks_agree_with_transformers() {
 
 #[test]
 fn xla_agrees_with_transformers() {
-    for (name, path) in compiled_families(&["gemma2", "gpt-neox", "gpt-oss", "qwen3-moe", "phi3-long"]) {
+    for (name, path) in compiled_families(&["gemma2", "gpt-neox", "gpt-oss", "qwen3-moe", "qwen3-vl-moe", "phi3-long"])
+    {
         let Some(mut rig) = on_xla(&path, 1) else { return };
         check_tokens(&mut rig, &name, "XLA-CPU");
     }
@@ -146,7 +162,7 @@ fn xla_agrees_with_transformers() {
 
 #[test]
 fn two_devices_of_xla_agree_with_transformers() {
-    for (name, path) in compiled_families(&["gemma3", "gpt-oss-mxfp4", "mixtral"]) {
+    for (name, path) in compiled_families(&["gemma3", "gemma3-composite", "gpt-oss-mxfp4", "mixtral"]) {
         let Some(mut rig) = on_xla(&path, 2) else { return };
         check_tokens(&mut rig, &name, "two devices of XLA-CPU");
     }

@@ -1,0 +1,313 @@
+//! Composite models: a text model, and towers that turn images into input of the text model.
+//!
+//! Entry point: [`find`]. The keys of the text model are in `text_config` of config.json, with the defaults of
+//! transformers' configuration class (`transformers/models/*/configuration_*.py`). Only the text model is served: the
+//! tensors of towers are left out by name (`weights::Checkpoint::into_text`).
+
+use serde_json::{Map, Value};
+
+use super::{Config, ModelError};
+
+const TEXT: &str = "text_config";
+/// Keys of the whole model. They win over the same keys of `text_config`. A key and its older name are one entry.
+const OUTER: [&[&str]; 5] = [
+    &["architectures"],
+    &["dtype", "torch_dtype"],
+    &["eos_token_id"],
+    &["quantization_config"],
+    &["tie_word_embeddings"],
+];
+/// Keys of rotary parameters that assign frequencies to the three positions of an image's patch. The three positions
+/// of a token of text are equal, so these keys change nothing.
+const IMAGE_POSITIONS: [&str; 2] = ["mrope_interleaved", "mrope_section"];
+
+const LLAVA_TOWERS: [&str; 2] = ["vision_tower", "multi_modal_projector"];
+const QWEN_TOWERS: [&str; 1] = ["visual"];
+
+/// A composite architecture.
+#[derive(Debug)]
+pub(super) struct Composite {
+    architecture: &'static str,
+    text: Text,
+    /// The first parts of the names of tensors that are left out, each also after `model.`.
+    pub(super) towers: &'static [&'static str],
+}
+
+/// A text model in a composite.
+#[derive(Debug)]
+struct Text {
+    model_type: &'static str,
+    /// The values of missing keys, as JSON text.
+    defaults: &'static [(&'static str, &'static str)],
+    /// Keys of rotary parameters that change nothing for text.
+    unused_rotary_keys: &'static [&'static str],
+}
+
+const GEMMA3: Text = Text {
+    model_type: "gemma3_text",
+    defaults: &[
+        ("eos_token_id", "1"),
+        ("head_dim", "256"),
+        ("hidden_size", "2304"),
+        ("intermediate_size", "9216"),
+        ("max_position_embeddings", "131072"),
+        ("num_attention_heads", "8"),
+        ("num_hidden_layers", "26"),
+        ("num_key_value_heads", "4"),
+        ("rope_theta", "1000000.0"),
+        ("sliding_window", "4096"),
+        ("vocab_size", "262208"),
+    ],
+    unused_rotary_keys: &[],
+};
+const MISTRAL: Text = Text {
+    model_type: "mistral",
+    defaults: &[
+        ("eos_token_id", "2"),
+        ("hidden_size", "4096"),
+        ("intermediate_size", "14336"),
+        ("max_position_embeddings", "131072"),
+        ("num_attention_heads", "32"),
+        ("num_hidden_layers", "32"),
+        ("num_key_value_heads", "8"),
+        ("sliding_window", "4096"),
+        ("vocab_size", "32000"),
+    ],
+    unused_rotary_keys: &[],
+};
+const QWEN3_VL: Text = Text {
+    model_type: "qwen3_vl_text",
+    defaults: &[
+        ("head_dim", "128"),
+        ("hidden_size", "4096"),
+        ("intermediate_size", "22016"),
+        ("max_position_embeddings", "128000"),
+        ("num_attention_heads", "32"),
+        ("num_hidden_layers", "32"),
+        ("num_key_value_heads", "32"),
+        ("rope_theta", "500000.0"),
+        ("vocab_size", "151936"),
+    ],
+    unused_rotary_keys: &IMAGE_POSITIONS,
+};
+const QWEN3_VL_MOE: Text = Text {
+    model_type: "qwen3_vl_moe_text",
+    defaults: &[
+        ("hidden_size", "2048"),
+        ("intermediate_size", "5632"),
+        ("max_position_embeddings", "128000"),
+        ("moe_intermediate_size", "1408"),
+        ("num_attention_heads", "16"),
+        ("num_experts_per_tok", "4"),
+        ("num_hidden_layers", "24"),
+        ("num_key_value_heads", "16"),
+        ("rope_theta", "500000.0"),
+        ("vocab_size", "151936"),
+    ],
+    unused_rotary_keys: &IMAGE_POSITIONS,
+};
+
+const COMPOSITES: [Composite; 4] = [
+    Composite { architecture: "Gemma3ForConditionalGeneration", text: GEMMA3, towers: &LLAVA_TOWERS },
+    Composite { architecture: "Mistral3ForConditionalGeneration", text: MISTRAL, towers: &LLAVA_TOWERS },
+    Composite { architecture: "Qwen3VLForConditionalGeneration", text: QWEN3_VL, towers: &QWEN_TOWERS },
+    Composite { architecture: "Qwen3VLMoeForConditionalGeneration", text: QWEN3_VL_MOE, towers: &QWEN_TOWERS },
+];
+
+/// The keys of a text model in a composite.
+pub(super) struct TextKeys {
+    /// The path of the object that has most of the keys, with a dot at its end.
+    pub(super) prefix: String,
+    pub(super) keys: Map<String, Value>,
+    /// The keys that come from the whole model's object.
+    pub(super) outer: Vec<&'static str>,
+}
+
+/// Returns the composite that has this architecture; `None` if the architecture is a text model alone or unknown.
+pub(super) fn find(architecture: &str) -> Option<&'static Composite> {
+    COMPOSITES.iter().find(|composite| composite.architecture == architecture)
+}
+
+impl Composite {
+    /// Returns the keys of the text model in the whole model's configuration.
+    ///
+    /// # Errors
+    /// When there is no `text_config`, or it describes another kind of text model.
+    pub(super) fn text_keys(&self, whole: &Config, outer: &Map<String, Value>) -> Result<TextKeys, ModelError> {
+        let Text { model_type, defaults, unused_rotary_keys } = self.text;
+        let mut keys = whole.object(TEXT)?.ok_or_else(|| whole.missing(TEXT))?.clone();
+        let text = whole.nested(TEXT, keys.clone());
+        if let Some(other) = text.text("model_type")?.filter(|found| *found != model_type) {
+            return Err(text.unsupported("model_type", other, model_type));
+        }
+        for (key, value) in defaults {
+            let value = || serde_json::from_str(value).expect("the defaults are JSON text");
+            keys.entry(*key).or_insert_with(value);
+        }
+        for rotary in ["rope_parameters", "rope_scaling"] {
+            let Some(Value::Object(parameters)) = keys.get_mut(rotary) else { continue };
+            parameters.retain(|key, _| !unused_rotary_keys.contains(&key.as_str()));
+        }
+        let mut from_outer = Vec::new();
+        for names in OUTER {
+            let has = |name: &&str| outer.get(*name).is_some_and(|value| !value.is_null());
+            let Some(found) = names.iter().find(|name| has(name)) else { continue };
+            names.iter().for_each(|name| drop(keys.remove(*name)));
+            keys.insert((*found).to_owned(), outer[*found].clone());
+            from_outer.push(*found);
+        }
+        Ok(TextKeys { prefix: format!("{TEXT}."), keys, outer: from_outer })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use numbers::FloatType;
+
+    use super::*;
+    use crate::models;
+
+    fn gemma3(whole: &str, text: &str) -> Result<Config, String> {
+        let json = format!(
+            r#"{{"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {{"model_type": "gemma3_text",
+                "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6{text}}}{whole}}}"#
+        );
+        Config::parse(json.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    fn graph(whole: &str, text: &str) -> Result<String, String> {
+        let model = models::build(&gemma3(whole, text)?, FloatType::Bf16, 1).map_err(|error| error.to_string())?;
+        Ok(model.decoder.to_string())
+    }
+
+    #[test]
+    fn missing_keys_have_the_defaults_of_transformers() {
+        let config = gemma3("", "").unwrap();
+        assert_eq!((config.vocab_size().unwrap(), config.max_position_embeddings().unwrap()), (262_208, 131_072));
+        assert_eq!(config.eos_token_ids(None).unwrap(), [1]);
+        assert_eq!(config.dtype().unwrap(), None);
+        let all = r#", "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
+            "query_pre_attn_scalar": 256, "rope_theta": 1000000, "rope_local_base_freq": 10000, "rms_norm_eps": 1e-6,
+            "hidden_activation": "gelu_pytorch_tanh", "vocab_size": 262208, "sliding_window_pattern": 6"#;
+        assert_eq!(graph("", "").unwrap(), graph("", all).unwrap());
+        let without_window = graph("", r#", "num_attention_heads": 4"#).unwrap();
+        assert_ne!(graph("", "").unwrap(), without_window);
+    }
+
+    #[test]
+    fn keys_of_the_whole_model_win() {
+        let config = gemma3(
+            r#", "torch_dtype": "bfloat16", "eos_token_id": [1, 106], "tie_word_embeddings": false"#,
+            r#", "dtype": "float32", "eos_token_id": 7, "tie_word_embeddings": true"#,
+        )
+        .unwrap();
+        assert_eq!(config.dtype().unwrap(), Some(FloatType::Bf16));
+        assert_eq!(config.eos_token_ids(None).unwrap(), [1, 106]);
+        assert!(!config.flag_or("tie_word_embeddings", true).unwrap());
+        let config = gemma3(r#", "dtype": null"#, r#", "torch_dtype": "float16", "eos_token_id": 7"#).unwrap();
+        assert_eq!(config.dtype().unwrap(), Some(FloatType::F16));
+        assert_eq!(config.eos_token_ids(None).unwrap(), [7]);
+    }
+
+    #[test]
+    fn the_checkpoint_decides_if_there_is_a_head() {
+        let tied = |config: Config| config.flag_or("tie_word_embeddings", false).unwrap();
+        for whole in ["", r#", "tie_word_embeddings": true"#] {
+            assert!(!tied(gemma3(whole, "").unwrap().with_head(true)));
+            assert!(tied(gemma3(whole, "").unwrap().with_head(false)));
+        }
+        assert!(!tied(gemma3(r#", "tie_word_embeddings": false"#, "").unwrap().with_head(false)));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named_with_its_path() {
+        let cases = [
+            (
+                "",
+                r#", "attn_logit_softcapping": 50"#,
+                "text_config.attn_logit_softcapping is 50; only null is supported",
+            ),
+            ("", r#", "num_experts": 4"#, "text_config.num_experts is 4; only null is supported"),
+            (
+                "",
+                r#", "use_bidirectional_attention": true"#,
+                "text_config.use_bidirectional_attention is true; only false",
+            ),
+            ("", r#", "hidden_activation": "abc""#, r#"text_config.hidden_activation is "abc", expected silu"#),
+            ("", r#", "num_hidden_layers": 0"#, "text_config.num_hidden_layers is 0, expected a positive integer"),
+            (
+                "",
+                r#", "num_attention_heads": 64"#,
+                "text_config.num_attention_heads is 64, expected at most hidden_size",
+            ),
+            ("", r#", "rope_theta": -1"#, "text_config.rope_theta is -1, expected a positive number"),
+            (
+                "",
+                r#", "layer_types": ["chunked_attention"]"#,
+                "text_config.layer_types is 1 types, expected one for each",
+            ),
+            (
+                "",
+                r#", "rope_scaling": {"rope_type": "linear", "factor": 8, "mrope_section": [1]}"#,
+                "text_config.rope_scaling.mrope_section is [1]; only null",
+            ),
+            (
+                "",
+                r#", "rope_parameters": {"full_attention": {"rope_type": "abc"}}"#,
+                r#"text_config.rope_parameters.full_attention.rope_type is "abc", expected default"#,
+            ),
+            ("", r#", "rope_scaling": {"factor": 8}"#, "config.json has no text_config.rope_scaling.rope_type"),
+            ("", r#", "vocab_size": null"#, "config.json has no text_config.vocab_size"),
+            ("", r#", "model_type": "gemma2""#, "text_config.model_type is gemma2; only gemma3_text is supported"),
+            (
+                "",
+                r#", "quantization_config": {"quant_method": "abc"}"#,
+                "text_config.quantization_config.quant_method is abc; only fp8",
+            ),
+            (
+                r#", "quantization_config": {"quant_method": "abc"}"#,
+                "",
+                "config.json: quantization_config.quant_method is abc",
+            ),
+            (r#", "tie_word_embeddings": 2"#, "", "config.json: tie_word_embeddings is 2, expected true or false"),
+        ];
+        for (whole, text, expected) in cases {
+            let message = graph(whole, text).unwrap_err();
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+        let message = gemma3(r#", "eos_token_id": 300000"#, "").unwrap().eos_token_ids(None).unwrap_err().to_string();
+        assert!(message.starts_with("config.json: eos_token_id is 300000"), "{message}");
+        let message = gemma3("", r#", "dtype": "int3""#).unwrap().dtype().unwrap_err().to_string();
+        assert!(message.starts_with("config.json: text_config.dtype is \"int3\""), "{message}");
+    }
+
+    #[test]
+    fn a_text_model_is_required() {
+        let message = |json: &str| Config::parse(json.as_bytes()).unwrap_err().to_string();
+        let architecture = r#"{"architectures": ["Qwen3VLForConditionalGeneration"]"#;
+        assert_eq!(message(&format!("{architecture}}}")), "config.json has no text_config");
+        let list = message(&format!(r#"{architecture}, "text_config": []}}"#));
+        assert_eq!(list, "config.json: text_config is [], expected an object");
+        let ministral =
+            r#"{"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "ministral3"}}"#;
+        let expected = "config.json: text_config.model_type is ministral3; only mistral is supported";
+        assert_eq!(message(ministral), expected);
+    }
+
+    #[test]
+    fn other_composites_are_unknown_architectures() {
+        let config =
+            Config::parse(br#"{"architectures": ["Llama4ForConditionalGeneration"], "text_config": {}}"#).unwrap();
+        let message = models::build(&config, FloatType::F32, 1).unwrap_err().to_string();
+        assert!(message.starts_with("architecture Llama4ForConditionalGeneration is not supported"), "{message}");
+    }
+
+    #[test]
+    fn defaults_are_json() {
+        for composite in &COMPOSITES {
+            for (key, value) in composite.text.defaults {
+                assert!(serde_json::from_str::<Value>(value).is_ok(), "{key}");
+            }
+        }
+    }
+}
