@@ -19,8 +19,8 @@ use rustix::thread::CpuSet;
 use super::memory::available_host_bytes;
 use super::{BackendError, LocalRanks, Processors};
 
-/// The time for which a rank that loads weights waits for the other ranks of its host, which may have started later and
-/// have as much to read.
+/// The maximum wait of a rank for the other ranks of its host while weights are loaded. The others may have started
+/// later, and have as much to read.
 const LOAD_DEADLINE: Duration = Duration::from_secs(60);
 /// The time for which a rank waits for the other ranks in a step, without the time per token (`TOKEN_DEADLINE`). All
 /// ranks do the same work at the same time. The client of the shards usually waits longer, so that this rank can still

@@ -8,7 +8,8 @@ const ALL_REDUCE: u8 = 1;
 const ALL_GATHER: u8 = 2;
 const ABORT: u8 = 3;
 
-/// The length of a header: magic, kind, stage, two zeros, then ordinal, rows and values as 64 bits each, little-endian.
+/// The length of a header in bytes. A header has the magic, one byte each for kind and stage, two zeros, and three
+/// little-endian numbers of 64 bits: ordinal, rows and values. For an abort, the first number is the rank.
 pub(super) const HEADER_BYTES: usize = 32;
 
 /// The header of a message.

@@ -1,7 +1,8 @@
 //! All-reduce and all-gather between ranks of several hosts, over one socket for each pair of ranks.
 //!
-//! Entry points: [`Mesh::new`], and [`Mesh::inherited`] for sockets that the parent process connected. The order of the
-//! additions is that of [`Group`](crate::Group), so a model's sums have the same bits on one host and on several.
+//! Entry points: [`Mesh::new`]; [`Mesh::inherited`], for sockets that the parent process has connected. Values are
+//! added in the same order as by [`Group`](crate::Group), so a model's sums have the same bits on one host and on
+//! several.
 //!
 //! ```text
 //!  short chunk    rank 0 ── own values ──▶ every rank         each adds up all values, from rank 0 to the last

@@ -90,18 +90,18 @@ fn descendants(hosts: &[Server]) -> Vec<i32> {
     hosts.iter().flat_map(Server::descendants).collect()
 }
 
-/// Checks that the hosts of a slice, with `num_shard` shards each, answer as one host does: with the same probabilities
-/// as the same number of shards on one host, and with the same text as one shard.
+/// Starts a slice whose hosts have `num_shard` shards each, and compares its answers: with those of as many shards on
+/// one host, which have the same probabilities, and with those of one shard, which have the same texts.
 fn same_on_one_host(net: Net, num_shard: usize, model: &dyn Fn() -> ServerBuilder, prompts: &[&str]) {
     let all = net.num_hosts * num_shard;
-    let of_shards =
+    let generated =
         |answers: &[Value]| answers.iter().map(|answer| answer["generated_text"].clone()).collect::<Vec<_>>();
     let one_shard = texts(&model().start().client(), prompts);
     let one_host = texts(&model().flag("--num-shard", all).start().client(), prompts);
     let hosts = net.start(|| model().flag("--num-shard", num_shard));
     let answers = texts(&hosts[0].client(), prompts);
     assert!(answers == one_host, "{answers:?} is not {one_host:?}");
-    assert_eq!(of_shards(&answers), of_shards(&one_shard));
+    assert_eq!(generated(&answers), generated(&one_shard));
     for host in hosts {
         host.signal(Signal::TERM);
         let finished = host.wait();

@@ -64,6 +64,15 @@ impl Link {
         }
     }
 
+    /// Returns the number of packets that were lost on purpose.
+    fn num_lost(&self) -> u64 {
+        let list = ["netns", "exec", &self.namespace, "iptables", "--list", "--verbose", "--exact", "--numeric"];
+        let output = Command::new("ip").args(list).output().expect("iptables runs");
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        let rules = table.lines().filter(|line| line.contains(" DROP "));
+        rules.filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok()).sum()
+    }
+
     /// Starts both hosts.
     fn start(&self, secret: &str) -> [Server; 2] {
         let host = |index: u8| -> ServerBuilder {
@@ -154,6 +163,7 @@ fn a_link_that_loses_packets_is_only_slower() {
     link.lose_packets();
     let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 12}});
     let end = terminal_event(first.client().stream("/generate_stream", &body).unwrap());
+    assert!(link.num_lost() > 0, "no packet was lost");
     // A packet that is lost six times in a row takes longer than a step may, which ends the slice as documented.
     if end["error_type"] == "generation" {
         assert_eq!(first.wait().status.code(), Some(17));

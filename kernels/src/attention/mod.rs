@@ -97,7 +97,7 @@ fn write(
 /// The keys and values of this step must already be in `cache`. The rows must be in token order and cover all tokens.
 ///
 /// # Panics
-/// When `shape` or a row is invalid. When `cache` has another shape. When `rows` are out of order or leave out a token.
+/// When `shape` or a row is invalid, `cache` has another shape, or `rows` are out of order or leave out a token.
 /// When `q`, `sinks` or `out` has another length. When a block table is too short or names a block that `cache` lacks.
 pub fn paged_attention(
     shape: &AttentionShape,

@@ -1,10 +1,10 @@
 //! Linear layers as products of blocks: up to 32 rows of x, rounded to bf16 or int8, times panels of 32 outputs.
 //!
-//! Entry points: [`linear`], [`gated_mlp`]. If there are several blocks, the inputs are divided into passes. The lines
-//! of x of a pass stay in the second-level cache, and the sums are kept from pass to pass. If there are many blocks, or
-//! the weights are int4 or MXFP4, a panel is divided into chunks of a few steps. A chunk stays in the first-level cache
-//! while all blocks use it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and only
-//! unpacked int4 weights are divided into chunks.
+//! Entry points: [`linear`], [`gated_mlp`]. If there are several blocks, the inputs are divided into passes. What a
+//! pass reads of x stays in the second-level cache, and the sums are kept from pass to pass. If there are many blocks,
+//! or the weights are int4 or MXFP4, a panel is divided into chunks of a few steps. A chunk stays in the first-level
+//! cache while all blocks use it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and
+//! only unpacked int4 weights are divided into chunks.
 //!
 //! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
 //! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
