@@ -299,16 +299,25 @@ impl AnswerParser {
         true
     }
 
+    /// Reads what follows a call. The start of a closing mark at the end of the answer is left out: the limit of tokens
+    /// has cut the mark, and none of it is content.
     fn read_tail(&mut self, is_end: bool) -> bool {
-        let mut cursor = Cursor::new(&self.text, is_end);
-        let tail = match self.form.format {
-            Some(format) => (format.tail)(&mut cursor),
+        let tail_of = |cursor: &mut Cursor<'_>| match self.form.format {
+            Some(format) => (format.tail)(cursor),
             None => Err(Miss::Other),
         };
+        let mut cursor = Cursor::new(&self.text, is_end);
+        let tail = tail_of(&mut cursor);
         let len = cursor.at();
         self.is_after_mark = true;
         match tail {
             Err(Miss::Short) => return false,
+            Ok(Tail::Text) | Err(Miss::Other)
+                if is_end && tail_of(&mut Cursor::new(&self.text, false)) == Err(Miss::Short) =>
+            {
+                self.text.clear();
+                self.state = State::Text;
+            }
             Err(Miss::Other) => self.state = State::Text,
             Ok(Tail::Text) => {
                 self.text.drain(..len);

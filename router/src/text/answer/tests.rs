@@ -358,6 +358,15 @@ fn one_call_may_be_all() {
 }
 
 #[test]
+fn the_start_of_a_closing_mark_is_not_content() {
+    let call = "<tool_call>{\"name\":\"get\",\"arguments\":{}}";
+    for len in 0.."</tool_call>".len() {
+        check_form(&form("hermes", "", ""), &format!("{call}{}", &"</tool_call>"[..len]), &["get({})"]);
+    }
+    check_form(&form("hermes", "", ""), &format!("{call}\n</table>"), &["get({})", "</table>"]);
+}
+
+#[test]
 fn openers_are_not_parts_of_each_other() {
     for format in &FORMATS {
         let openers = [format.openers, format.first_openers].concat();
