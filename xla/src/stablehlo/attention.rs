@@ -118,11 +118,8 @@ pub(super) fn attend(
     let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
     let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
     let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
-    // The kernel has no sinks.
-    if sinks.is_none()
-        && let Some(kernel) = DecodeKernel::of(&scaled, caches, batch.sizes, spec)
-    {
-        return mosaic::attend(emitter, &kernel, &scaled, caches, batch); // [tokens, heads, value_dim]
+    if let Some(kernel) = DecodeKernel::of((&scaled, sinks), caches, batch.sizes, spec) {
+        return mosaic::attend(emitter, &kernel, (&scaled, sinks), caches, batch); // [tokens, heads, value_dim]
     }
     let tiles = Tiles { sinks: sinks.cloned(), ..tiles(emitter, &scaled, batch, &plan) };
     if let Some(counts) = plan.num_items {

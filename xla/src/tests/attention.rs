@@ -180,7 +180,6 @@ proptest! {
     ) {
         let lens: Lens = lens.into_iter().map(|before| (before, 1)).collect();
         let heads = Heads { kv_heads, group, head_dim: dims[0], value_dim: dims[1] };
-        let bounds = Bounds { has_sinks: false, ..bounds };
         let mut numbers = Numbers::new(seed);
         let mut case = case((heads, bounds), &lens, [lens.len() + 2, 1], &mut numbers);
         // Scores of larger queries would be large, so that one key has all the weight.
@@ -291,19 +290,4 @@ fn a_layer_reads_the_state_of_another() {
     let programs = Programs::new(&graphs, case.layout, 1, form);
     let allocated = programs.all_states()[programs.states(ProgramKey::Clear)].iter().map(|state| state.name.as_str());
     assert_eq!(allocated.collect::<Vec<_>>(), ["keys", "values"]);
-}
-
-/// Layers with sinks keep the loop where others call the kernel.
-#[test]
-fn the_kernel_serves_layers_without_sinks() {
-    let heads = Heads { kv_heads: 2, group: 2, head_dim: 64, value_dim: 64 };
-    for has_sinks in [false, true] {
-        let bounds = Bounds { window: None, soft_cap: None, has_sinks };
-        let mut case = case((heads, bounds), &vec![(20, 1), (3, 1)], [4, 1], &mut Numbers::new(3));
-        case.sizes.decode_attention = DecodeAttention::Mosaic;
-        assert_eq!(case.program(0).text.contains("tpu_custom_call"), !has_sinks);
-        if has_sinks {
-            case.check(&[tolerance(DType::F32)]);
-        }
-    }
 }

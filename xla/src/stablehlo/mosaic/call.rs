@@ -13,7 +13,7 @@ use super::super::history::context_lens;
 use super::super::inputs::Sizes;
 use super::super::tensor::{Tensor, Type};
 use super::decode;
-use super::kernel::{DecodeKernel, DecodeSizes};
+use super::kernel::{DecodeKernel, DecodeSizes, LANES};
 use super::value::{self, Element, Space};
 
 /// The custom call that libtpu compiles with Mosaic.
@@ -22,36 +22,47 @@ const TARGET: &str = "tpu_custom_call";
 const HBM_COLOR: usize = 0;
 
 /// Computes the attention of q `[rows, heads, head_dim]`, scaled and in the type of the cache, to the contexts of the
-/// rows, `[rows, heads, value_dim]`, f32. The output of padding is zero.
+/// rows, with `sinks` `[heads]` if the kernel has sinks. The output is `[rows, heads, value_dim]`, f32, and zero for
+/// padding.
 ///
 /// # Panics
 /// When the shapes or element types of the operands are not those of `kernel`.
 pub(in super::super) fn attend(
     emitter: &mut Emitter,
     kernel: &DecodeKernel,
-    q: &Tensor,
+    (q, sinks): (&Tensor, Option<&Tensor>),
     caches: &[Tensor; 2],
     Batch { rows, sizes: _ }: Batch<'_>,
 ) -> Tensor {
-    let types = kernel.operands().map(|ty| tensor_type(&ty));
+    let types: Vec<Type> = kernel.operands().iter().map(tensor_type).collect();
     let lens = context_lens(emitter, rows); // [rows]
     let none = emitter.splat(0.0, lens.ty().clone()); // [rows]
     let lens = emitter.select(&rows.is_token, &lens, &none); // [rows]
     let tables = tables(emitter, kernel, &rows.block_tables);
     let q = emitter.reshape(q, &types[2].dims); // [rows, groups, queries, head_dim]
-    let operands = [&lens, &tables, &q, &caches[0], &caches[1]];
-    for (operand, ty) in operands.iter().zip(&types) {
-        assert_eq!(operand.ty(), ty, "operands have the types of the kernel");
-    }
+    let sinks = sinks.map(|sinks| {
+        let [groups, queries] = kernel.groups();
+        let sinks = emitter.convert(sinks, DType::F32); // [heads]
+        let sinks = emitter.reshape(&sinks, &[groups, queries]); // [groups, queries]
+        emitter.broadcast(&sinks, &[0, 1], &[groups, queries, LANES]) // [groups, queries, LANES]
+    });
+    let operands: Vec<&Tensor> = [&lens, &tables, &q, &caches[0], &caches[1]].into_iter().chain(&sinks).collect();
+    assert!(operands.iter().map(|operand| operand.ty()).eq(&types), "operands have the types of the kernel");
     let config = config(kernel);
     let output = emitter.custom_call((TARGET, decode::NAME), &operands, tensor_type(&kernel.result()), &config);
     emitter.reshape(&output, &[kernel.rows, kernel.heads, kernel.value_dim]) // [rows, heads, value_dim]
 }
 
 impl DecodeKernel {
-    /// Returns the kernel for q `[rows, heads, head_dim]` and caches `[num_blocks, BLOCK_SIZE, width]`, or `None` if
-    /// the program shall not call one, or there is none for these sizes.
-    pub(in super::super) fn of(q: &Tensor, caches: &[Tensor; 2], sizes: &Sizes, spec: &AttentionSpec) -> Option<Self> {
+    /// Returns the kernel for q `[rows, heads, head_dim]`, sinks `[heads]` and caches
+    /// `[num_blocks, BLOCK_SIZE, width]`. Returns `None` if the program shall not call one, or if there is none for
+    /// these sizes.
+    pub(in super::super) fn of(
+        (q, sinks): (&Tensor, Option<&Tensor>),
+        caches: &[Tensor; 2],
+        sizes: &Sizes,
+        spec: &AttentionSpec,
+    ) -> Option<Self> {
         if sizes.decode_attention == DecodeAttention::Loop || sizes.tokens_per_row > 1 {
             return None;
         }
@@ -68,6 +79,7 @@ impl DecodeKernel {
             blocks_per_row: sizes.blocks_per_row,
             window,
             soft_cap,
+            has_sinks: sinks.is_some(),
             element: Element::of(caches[0].dtype())?,
         })
     }

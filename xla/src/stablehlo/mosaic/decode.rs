@@ -9,7 +9,7 @@
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
 
-use super::emitter::{Binary, Comparison, Emitter, Grid, Reduction};
+use super::emitter::{Binary, Comparison, Emitter, Grid, Reduction, Window};
 use super::kernel::{DecodeKernel, LANES};
 use super::shorthand::Place;
 use super::value::{Element, Space, Type, Value};
@@ -35,6 +35,8 @@ pub(super) struct Arrays {
     pub(super) queries: Value,
     /// Keys and values, each `[num_blocks, BLOCK_SIZE, width]`.
     pub(super) caches: [Value; 2],
+    /// `[groups, queries, LANES]` f32
+    pub(super) sinks: Option<Value>,
     /// `[rows_per_step, groups, queries, value_dim]` f32
     pub(super) output: Value,
     pub(super) scratch: Scratch,
@@ -88,24 +90,22 @@ pub(super) struct Decoder<'a> {
 pub(crate) fn module(kernel: &DecodeKernel) -> String {
     let scratch = scratch_types(kernel);
     let rows = kernel.rows_per_step();
-    let window = |ty: &Type| [&[rows], &ty.dims()[1..]].concat();
-    let [lens, tables, queries, keys, values] = kernel.operands();
-    let result = kernel.result();
-    let [queries, result] = [queries, result].map(|ty| ty.with_dims(window(&ty)));
-    let windows = [queries.dims(), result.dims()].map(|dims| Some(dims.to_vec()));
-    let [queries_window, result_window] = windows;
-    let tables_window = (!kernel.has_scalar_tables()).then_some(None);
-    let windows = tables_window.into_iter().chain([queries_window, None, None, result_window]);
-    let grid = Grid {
-        steps: kernel.rows / rows,
-        num_scalars: 1 + usize::from(kernel.has_scalar_tables()),
-        windows: windows.collect(),
-        num_scratch: scratch.len(),
-    };
-    let types = [vec![lens, tables, queries, keys, values, result], scratch].concat();
+    let mut own = [kernel.operands(), vec![kernel.result()]].concat();
+    let num_scalars = own.iter().take_while(|ty| ty.space() == Some(Space::Smem)).count();
+    let windows = own[num_scalars..].iter_mut().map(|ty| {
+        // The sinks are the only operand in vector memory that is not cut into rows.
+        let moves = ty.dims().len() == 4;
+        if moves {
+            *ty = ty.with_dims([&[rows], &ty.dims()[1..]].concat());
+        }
+        (ty.space() == Some(Space::Vmem)).then(|| Window { bounds: ty.dims().to_vec(), moves })
+    });
+    let windows = windows.collect();
+    let grid = Grid { steps: kernel.rows / rows, num_scalars, windows, num_scratch: scratch.len() };
+    let types = [own, scratch].concat();
     let mut emitter = Emitter::default();
     let arguments = emitter.begin_kernel(&types);
-    let mut decoder = Decoder { kernel, emitter, arrays: Arrays::new(&arguments[1..]) };
+    let mut decoder = Decoder { kernel, emitter, arrays: Arrays::new(kernel, &arguments[1..]) };
     decoder.write(&arguments[0]);
     let mut emitter = decoder.emitter;
     emitter.end_kernel(NAME, &arguments, &grid);
@@ -129,24 +129,26 @@ fn scratch_types(kernel: &DecodeKernel) -> Vec<Type> {
 }
 
 impl Arrays {
-    fn new(arguments: &[Value]) -> Self {
-        let argument = |index: usize| arguments[index].clone();
-        let scratch = Scratch {
-            slots: [6, 7].map(argument),
-            fetched: [8, 9].map(argument),
-            largest: argument(10),
-            sum: argument(11),
-            weighted: argument(12),
-            cursor: argument(13),
-            tables: (arguments.len() > 14).then(|| [14, 15].map(argument)),
-        };
+    /// Takes the arguments after the index of the call: the operands, the result, and the scratch memory.
+    fn new(kernel: &DecodeKernel, arguments: &[Value]) -> Self {
+        let mut arguments = arguments.iter().cloned();
+        let mut next = || arguments.next().expect("the kernel has these arguments");
         Self {
-            lens: argument(0),
-            tables: argument(1),
-            queries: argument(2),
-            caches: [3, 4].map(argument),
-            output: argument(5),
-            scratch,
+            lens: next(),
+            tables: next(),
+            queries: next(),
+            caches: [next(), next()],
+            sinks: kernel.has_sinks.then(&mut next),
+            output: next(),
+            scratch: Scratch {
+                slots: [next(), next()],
+                fetched: [next(), next()],
+                largest: next(),
+                sum: next(),
+                weighted: next(),
+                cursor: next(),
+                tables: (!kernel.has_scalar_tables()).then(|| [next(), next()]),
+            },
         }
     }
 }
@@ -180,19 +182,10 @@ impl Decoder<'_> {
     /// Computes the output of the row `index`, the one at `offset` of this step of the grid.
     fn attend_to_row(&mut self, index: &Value, offset: &Value) {
         let row = self.row(index);
-        let [groups, num_queries] = self.kernel.groups();
+        let groups = self.kernel.groups()[0];
         let [key_lanes, value_lanes] = self.kernel.group_lanes();
         let queries: Vec<Value> = (0..groups).map(|group| self.queries(offset, group)).collect();
-        // An attention sink would start the largest score with its logit, and the sum with 1.
-        for group in 0..groups {
-            let scratch = &self.arrays.scratch;
-            let starts =
-                [(&scratch.largest, UNSEEN, LANES), (&scratch.sum, 0.0, LANES), (&scratch.weighted, 0.0, value_lanes)];
-            for (array, value, lanes) in starts.map(|(array, value, lanes)| (array.clone(), value, lanes)) {
-                let start = self.emitter.splat(value, &[num_queries, lanes]);
-                self.store_state(&start, &array, group);
-            }
-        }
+        (0..groups).for_each(|group| self.start_softmax(group));
         let zero = self.integer(0);
         let num_chunks = self.num_chunks(&row);
         self.repeat(&zero, &num_chunks, |decoder, chunk| {
@@ -214,6 +207,22 @@ impl Decoder<'_> {
         });
         for group in 0..groups {
             self.store_output(offset, group);
+        }
+    }
+
+    /// Sets the state of a group to that before the first chunk. A sink counts as the first score.
+    fn start_softmax(&mut self, group: usize) {
+        let Scratch { largest, sum, weighted, .. } = &self.arrays.scratch;
+        let [largest, sum, weighted] = [largest, sum, weighted].map(Value::clone);
+        let sinks = self.arrays.sinks.clone();
+        let splat = |decoder: &mut Self, value: f32, array: &Value| decoder.emitter.splat(value, &array.dims()[1..]);
+        let [first, first_sum] = match sinks {
+            Some(sinks) => [self.load_state(&sinks, group), splat(self, 1.0, &sum)],
+            None => [splat(self, UNSEEN, &largest), splat(self, 0.0, &sum)],
+        };
+        let none = splat(self, 0.0, &weighted);
+        for (start, array) in [(first, largest), (first_sum, sum), (none, weighted)] {
+            self.store_state(&start, &array, group);
         }
     }
 

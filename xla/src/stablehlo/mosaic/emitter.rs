@@ -57,10 +57,19 @@ pub(crate) struct Grid {
     pub(crate) steps: usize,
     /// The number of arguments in scalar memory, which follow the index of the call.
     pub(crate) num_scalars: usize,
-    /// The parts that one call sees of the operands after the scalars, and of the results; `None` for a whole operand.
-    pub(crate) windows: Vec<Option<Vec<usize>>>,
+    /// The parts that one call sees of the operands after the scalars, and of the results; `None` for operands that
+    /// stay where they are.
+    pub(crate) windows: Vec<Option<Window>>,
     /// The number of arguments, at the end, that are neither operands nor results.
     pub(crate) num_scratch: usize,
+}
+
+/// The part of an array in vector memory that one call sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) bounds: Vec<usize>,
+    /// True if each call sees the next part along the first dimension, false if all calls see the first part.
+    pub(crate) moves: bool,
 }
 
 impl Emitter {
@@ -81,10 +90,12 @@ impl Emitter {
         self.end_function(name, arguments, &[], &format!(", {}", grid.attributes()));
         let scalars: Vec<Type> = arguments[..=grid.num_scalars].iter().map(|value| value.ty.clone()).collect();
         for (index, window) in grid.windows.iter().enumerate() {
-            let Some(bounds) = window else { continue };
+            let Some(Window { bounds, moves }) = window else { continue };
             let arguments = self.begin_function(&scalars);
-            let zeros: Vec<Value> = bounds[1..].iter().map(|_| self.integer(0)).collect();
-            let results = [&arguments[..1], &zeros].concat();
+            let mut results: Vec<Value> = bounds.iter().map(|_| self.integer(0)).collect();
+            if *moves {
+                results[0] = arguments[0].clone();
+            }
             self.end_function(&format!("transform_{index}"), &arguments, &results, "");
         }
     }
@@ -382,8 +393,8 @@ impl Binary {
 
 impl Grid {
     fn attributes(&self) -> String {
-        let window = |(index, window): (usize, &Option<Vec<usize>>)| match window {
-            Some(bounds) => {
+        let window = |(index, window): (usize, &Option<Window>)| match window {
+            Some(Window { bounds, moves: _ }) => {
                 let bounds: Vec<String> = bounds.iter().map(usize::to_string).collect();
                 let bounds = bounds.join(", ");
                 format!("{{transform_indices = @transform_{index}, window_bounds = array<i64: {bounds}>}}")

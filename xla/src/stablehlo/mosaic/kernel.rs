@@ -45,6 +45,8 @@ pub(crate) struct DecodeKernel {
     pub(crate) num_slots: usize,
     pub(crate) window: Option<usize>,
     pub(crate) soft_cap: Option<f32>,
+    /// True if each head has a sink: a score to which no key and no value belongs.
+    pub(crate) has_sinks: bool,
     /// The type of queries, keys and values.
     pub(crate) element: Element,
     /// `Wide` multiplies the queries of all heads with all lanes of the keys at once; `Split` multiplies the queries of
@@ -68,6 +70,7 @@ pub(crate) struct DecodeSizes {
     pub(crate) blocks_per_row: usize,
     pub(crate) window: Option<usize>,
     pub(crate) soft_cap: Option<f32>,
+    pub(crate) has_sinks: bool,
     pub(crate) element: Element,
 }
 
@@ -76,7 +79,7 @@ impl DecodeKernel {
     /// multiple of 128, numbers must be bf16 or f32.
     pub(crate) fn new(sizes: &DecodeSizes) -> Option<Self> {
         let DecodeSizes { rows, heads, kv_heads, head_dim, value_dim, num_blocks, blocks_per_row, .. } = *sizes;
-        let DecodeSizes { window, soft_cap, element, .. } = *sizes;
+        let DecodeSizes { window, soft_cap, has_sinks, element, .. } = *sizes;
         let is_known = |dim: usize| dim == LANES / 2 || (dim > 0 && dim.is_multiple_of(LANES));
         let is_whole = [head_dim, value_dim].iter().all(|dim| dim.is_multiple_of(LANES));
         if ![head_dim, value_dim].into_iter().all(is_known) || !matches!(element, Element::Bf16 | Element::F32) {
@@ -105,6 +108,7 @@ impl DecodeKernel {
             num_slots: if is_small { MANY_SLOTS } else { FEW_SLOTS },
             window,
             soft_cap,
+            has_sinks,
             element,
             form,
             max_table_bytes: MAX_TABLE_BYTES,
@@ -150,18 +154,23 @@ impl DecodeKernel {
     }
 
     /// Returns the types of the operands: the lengths of the contexts `[rows]`, the block tables, the queries
-    /// `[rows, groups, queries, head_dim]`, the keys and the values.
-    pub(crate) fn operands(&self) -> [Type; 5] {
+    /// `[rows, groups, queries, head_dim]`, the keys, the values, and the sinks of the queries
+    /// `[groups, queries, LANES]`, f32, if there are any. All lanes of a sink are equal.
+    pub(crate) fn operands(&self) -> Vec<Type> {
         let [groups, queries] = self.groups();
         let tables = if self.has_scalar_tables() { Space::Smem } else { Space::Any };
         let cache = |dim: usize| [self.num_blocks, BLOCK_SIZE, self.kv_heads * dim];
-        [
+        let mut operands = vec![
             Type::array([self.rows], Element::I32, Space::Smem),
             Type::array(self.table_dims(), Element::I32, tables),
             Type::array([self.rows, groups, queries, self.head_dim], self.element, Space::Vmem),
             Type::array(cache(self.head_dim), self.element, Space::Hbm),
             Type::array(cache(self.value_dim), self.element, Space::Hbm),
-        ]
+        ];
+        if self.has_sinks {
+            operands.push(Type::array([groups, queries, LANES], Element::F32, Space::Vmem));
+        }
+        operands
     }
 
     /// Returns the costs for rows with contexts of [`REFERENCE_CONTEXT`] tokens: operations of the products,
@@ -169,7 +178,7 @@ impl DecodeKernel {
     pub(super) fn reference_costs(&self) -> [usize; 3] {
         let tokens = self.rows * self.window.map_or(REFERENCE_CONTEXT, |window| REFERENCE_CONTEXT.min(window));
         let lanes: usize = self.group_lanes().iter().sum();
-        let [_, _, queries, ..] = self.operands().map(|ty| ty.size_bytes());
+        let queries = self.operands()[2].size_bytes();
         let width = |dim: usize| (self.kv_heads * dim).next_multiple_of(LANES);
         let cached = tokens * (width(self.head_dim) + width(self.value_dim)) * self.element.size_bytes();
         [2 * tokens * self.heads * lanes, tokens * self.heads, cached + queries + self.result().size_bytes()]

@@ -90,7 +90,7 @@ impl Decoder<'_> {
         self.emitter.store(&x, array, &indices.iter().collect::<Vec<_>>());
     }
 
-    /// Reads a part of the state, `[queries, lanes]` f32.
+    /// Reads a part of the state, or the sinks of a group, `[queries, lanes]` f32.
     pub(super) fn load_state(&mut self, array: &Value, group: usize) -> Value {
         debug_assert_eq!(array.ty.element(), Element::F32);
         self.load(array, &[Place::Fixed(group)], &array.dims()[1..])

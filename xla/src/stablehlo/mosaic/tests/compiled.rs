@@ -37,26 +37,31 @@ struct Layer {
     head_dim: usize,
     window: Option<usize>,
     soft_cap: Option<f32>,
+    has_sinks: bool,
     blocks_per_row: usize,
 }
 
 const LLAMA_1B: Layer =
-    Layer { heads: 32, kv_heads: 8, head_dim: 64, window: None, soft_cap: None, blocks_per_row: 256 };
+    Layer { heads: 32, kv_heads: 8, head_dim: 64, window: None, soft_cap: None, has_sinks: false, blocks_per_row: 256 };
 /// One rank of Llama-3.1-8B over 8 chips, with block tables that are too large for scalar memory.
-const LLAMA_8B_PART: Layer =
-    Layer { heads: 4, kv_heads: 1, head_dim: 128, window: None, soft_cap: None, blocks_per_row: 2048 };
+const LLAMA_8B_PART: Layer = Layer { heads: 4, kv_heads: 1, head_dim: 128, blocks_per_row: 2048, ..LLAMA_1B };
 const GEMMA: Layer =
-    Layer { heads: 8, kv_heads: 4, head_dim: 256, window: Some(1024), soft_cap: Some(50.0), blocks_per_row: 256 };
+    Layer { heads: 8, kv_heads: 4, head_dim: 256, window: Some(1024), soft_cap: Some(50.0), ..LLAMA_1B };
+/// A layer of gpt-oss-20b, with a window as long as the contexts for which reads are counted.
+const GPT_OSS: Layer = Layer { heads: 64, window: Some(1024), has_sinks: true, ..LLAMA_1B };
+/// One rank of gpt-oss-20b over 8 chips.
+const GPT_OSS_PART: Layer = Layer { heads: 8, kv_heads: 1, window: None, ..GPT_OSS };
 
 /// A program that writes the keys and values of a step and attends to the contexts.
 struct Program {
     text: String,
+    /// The bytes of keys and values, with their padding to whole vectors.
     cache_bytes: u64,
 }
 
 impl Program {
     fn new(layer: Layer, decode_attention: DecodeAttention) -> Self {
-        let Layer { heads, kv_heads, head_dim, window, soft_cap, blocks_per_row } = layer;
+        let Layer { heads, kv_heads, head_dim, window, soft_cap, has_sinks, blocks_per_row } = layer;
         let shape = StepShape { rows: ROWS, tokens_per_row: 1, blocks_per_row };
         let sizes = Sizes {
             rows: ROWS,
@@ -77,6 +82,7 @@ impl Program {
         let vectors = |heads: usize| Type::new([ROWS, heads, head_dim], f32);
         let types = [cache.clone(), cache.clone(), Type::new([shape.len()], DType::I32)];
         let types = types.into_iter().chain([vectors(heads), vectors(kv_heads), vectors(kv_heads)]);
+        let types = types.chain([Type::new([heads], f32)]);
         let parameter = |(index, ty): (usize, Type)| match index {
             0 | 1 => Parameter { layout: Layout::RowMajor, ..Parameter::donated(ty, index) },
             _ => Parameter::kept(ty),
@@ -84,7 +90,7 @@ impl Program {
         let parameters: Vec<Parameter> = types.enumerate().map(parameter).collect();
         let arguments: Vec<Tensor> =
             parameters.iter().enumerate().map(|(index, of)| Emitter::argument(index, of.ty.clone())).collect();
-        let [keys, values, packed, q, k, v] = &arguments[..] else { panic!("six arguments") };
+        let [keys, values, packed, q, k, v, sinks] = &arguments[..] else { panic!("seven arguments") };
         let mut graph = Graph::default();
         let states =
             ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[kv_heads, head_dim], window)));
@@ -93,10 +99,11 @@ impl Program {
         let (rows, _) = RowInputs::unpack(&mut emitter, packed, shape);
         let batch = Batch { rows: &rows, sizes: &sizes };
         let caches = attention::write(&mut emitter, &[keys.clone(), values.clone()], [k, v], batch);
-        let output = attention::attend(&mut emitter, (q, None), &caches, batch, &spec);
+        let output = attention::attend(&mut emitter, (q, has_sinks.then_some(sinks)), &caches, batch, &spec);
         let [keys, values] = caches;
         let text = module("decode", 1, &parameters, emitter, (&[keys, values, output], &[Layout::RowMajor; 2]));
-        Self { text, cache_bytes: 2 * cache.size_bytes() }
+        let padded = Type { dims: vec![4096, BLOCK_SIZE, (kv_heads * head_dim).next_multiple_of(LANES)], ..cache };
+        Self { text, cache_bytes: 2 * padded.size_bytes() }
     }
 
     /// Compiles the program, and returns its memory and the bytes that it reads.
@@ -151,6 +158,16 @@ fn heads_of_128_with_tables_in_main_memory() {
 #[test]
 fn heads_of_256_with_a_window_and_a_cap() {
     check("heads_of_256_with_a_window_and_a_cap", GEMMA);
+}
+
+#[test]
+fn sinks_with_a_window() {
+    check("sinks_with_a_window", GPT_OSS);
+}
+
+#[test]
+fn sinks_of_one_rank() {
+    check("sinks_of_one_rank", GPT_OSS_PART);
 }
 
 /// The default is the loop, and the text of the programs tells the two forms apart in the cache.

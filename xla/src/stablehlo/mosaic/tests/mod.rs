@@ -39,6 +39,8 @@ struct Case {
     queries: Vec<f32>,
     /// Keys and values, `[num_blocks, BLOCK_SIZE, width]`.
     caches: [Vec<f32>; 2],
+    /// `[heads]`; empty without sinks.
+    sinks: Vec<f32>,
 }
 
 impl Case {
@@ -74,7 +76,9 @@ impl Case {
         if element == Element::Bf16 {
             queries.iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32());
         }
-        Self { kernel, lens: lens.to_vec(), tables, queries, caches }
+        // Some are larger than every score, others smaller.
+        let sinks = numbers.floats(if kernel.has_sinks { heads } else { 0 }, 12.0);
+        Self { kernel, lens: lens.to_vec(), tables, queries, caches, sinks }
     }
 
     /// Returns the operands of the kernel, and the spoilt array for its result.
@@ -85,7 +89,8 @@ impl Case {
         let pad = |table: &Vec<i32>| [table.as_slice(), &vec![NO_BLOCK; row_len - table.len()]].concat();
         let tables = Elements::Integers(self.tables.iter().flat_map(pad).collect());
         let [keys, values] = self.caches.clone().map(Elements::Floats);
-        let operands = [lens, tables, Elements::Floats(self.queries.clone()), keys, values];
+        let sinks = self.sinks.iter().flat_map(|sink| [*sink; LANES]).collect();
+        let operands = [lens, tables, Elements::Floats(self.queries.clone()), keys, values, Elements::Floats(sinks)];
         let array = |(elements, ty)| Array { elements, ..Array::spoilt(ty) };
         let operands = operands.into_iter().zip(&types).map(array);
         operands.chain([Array::spoilt(&self.kernel.result())]).collect()
@@ -111,7 +116,8 @@ impl Case {
                     soft_cap.map(f64::from).map_or(score, |cap| (score / cap).tanh() * cap)
                 };
                 let weights: Vec<f64> = positions.clone().map(|position| score(position).exp()).collect();
-                let total: f64 = weights.iter().sum();
+                let sink = self.sinks.get(head).map_or(0.0, |sink| f64::from(*sink).exp());
+                let total = sink + weights.iter().sum::<f64>();
                 let mut sums = vec![0.0; value_dim];
                 for (position, weight) in positions.clone().zip(weights) {
                     let values = vector(1, position, value_dim);
@@ -178,7 +184,8 @@ struct Sizes {
     element: Element,
     chunk_blocks: usize,
     num_slots: usize,
-    bounds: (Option<usize>, Option<f32>),
+    /// The window, the soft cap, and true if there are sinks.
+    bounds: (Option<usize>, Option<f32>, bool),
     has_scalar_tables: bool,
     max_window_bytes: usize,
 }
@@ -187,7 +194,8 @@ fn sizes() -> impl Strategy<Value = Sizes> {
     let dims = prop::sample::select(vec![[64_usize; 2], [128; 2], [256; 2], [128, 64], [64, 128]]);
     let heads = (1..4usize, 1..5usize, dims, any::<bool>());
     let element = prop::sample::select(vec![Element::F32, Element::F32, Element::Bf16]);
-    let bounds = (prop::option::of(prop_oneof![1..20usize, 20..200usize]), prop::option::of(0.5..4.0_f32));
+    let window = prop::option::of(prop_oneof![1..20usize, 20..200usize]);
+    let bounds = (window, prop::option::of(0.5..4.0_f32), any::<bool>());
     let limits = (any::<bool>(), prop::sample::select(vec![1_usize, 40_000, 2 << 20]));
     (heads, element, 1..5usize, 2..5usize, bounds, limits).prop_map(
         |(heads, element, chunk_blocks, num_slots, bounds, limits)| {
@@ -212,7 +220,7 @@ fn sizes() -> impl Strategy<Value = Sizes> {
 impl Sizes {
     /// Returns a kernel for one row, see [`Case::new`].
     fn kernel(&self) -> DecodeKernel {
-        let (window, soft_cap) = self.bounds;
+        let (window, soft_cap, has_sinks) = self.bounds;
         let [head_dim, value_dim] = self.dims;
         let kernel = DecodeKernel::new(&DecodeSizes {
             rows: 1,
@@ -224,6 +232,7 @@ impl Sizes {
             blocks_per_row: 1,
             window,
             soft_cap,
+            has_sinks,
             element: self.element,
         });
         let kernel = kernel.unwrap();

@@ -23,13 +23,13 @@ fn cases() -> [Case; 3] {
         element: Element::F32,
         chunk_blocks: 2,
         num_slots: 4,
-        bounds: (None, None),
+        bounds: (None, None, false),
         has_scalar_tables: true,
         max_window_bytes: 2 << 20,
     };
     let dims = [128, 128];
     let split = Sizes { dims, is_wide: false, has_scalar_tables: false, max_window_bytes: 1, ..plain.clone() };
-    let bounded = Sizes { bounds: (Some(40), Some(2.0)), element: Element::Bf16, ..plain.clone() };
+    let bounded = Sizes { bounds: (Some(40), Some(2.0), true), element: Element::Bf16, ..plain.clone() };
     let lens = [40, 9, 64, 0, 150, 33];
     let long = [70, 9, 64, 0, 150, 33];
     [(plain, lens), (split, lens), (bounded, long)]
