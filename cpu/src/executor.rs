@@ -102,10 +102,10 @@ impl Values {
         }
     }
 
-    /// Returns one matrix of each expert.
+    /// Returns one matrix of each expert, or of each head.
     pub(super) fn experts(&self, value: Value) -> &[PackedWeight] {
         match self.weight(value) {
-            Weight::Experts(experts) => experts,
+            Weight::Experts(matrices) => matrices,
             Weight::Tensor(_) | Weight::Packed(_) => unreachable!("weights of experts are packed one by one"),
         }
     }
@@ -160,6 +160,7 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
             let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
             model_ops::linear(operand(0), values.packed(node.operands[1]), bias)?
         }
+        Op::HeadLinear => model_ops::head_linear(operand(0), values.experts(node.operands[1]))?,
         Op::RmsNorm { eps, offset } => model_ops::rms_norm(operand(0), operand(1), *eps, *offset)?,
         Op::LayerNorm { eps, offset } => {
             let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
@@ -167,8 +168,8 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         }
         Op::Rotary(spec) => model_ops::rotary(operand(0), operand(1), step.state.rotary_table(spec))?,
         Op::PagedAttention(spec) => {
-            let sinks = node.operands.get(3).map(|sinks| values.tensor(*sinks));
-            model_ops::paged_attention([operand(0), operand(1), operand(2)], sinks, spec, step)?
+            let rest: Vec<&Tensor> = node.operands[2..].iter().map(|value| values.tensor(*value)).collect();
+            model_ops::paged_attention([operand(0), operand(1)], &rest, spec, step)?
         }
         Op::RunningSum(state) => model_ops::running_sum(operand(0), *state, step)?,
         Op::Activate(activation) => model_ops::activate(*activation, operand(0))?,
@@ -186,6 +187,7 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         Op::AddBias => model_ops::add_bias(operand(0), operand(1))?,
         Op::ScaleColumns => operand(0).broadcast_mul(operand(1))?, // [n, m]
         Op::FirstColumns => model_ops::first_columns(operand(0), &node.shape)?,
+        Op::Join => model_ops::join(operand(0), operand(1))?,
         Op::Unary(function) => elementwise::unary(*function, operand(0))?,
         Op::Binary(function) => elementwise::binary(*function, operand(0), operand(1))?,
         Op::Less => elementwise::less(operand(0), operand(1))?,

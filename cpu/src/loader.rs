@@ -30,7 +30,7 @@ pub(super) enum Weight {
     Packed(Arc<PackedWeight>),
     /// An embedding `[vocab, hidden]` in the type of its spec, or any other weight in f32.
     Tensor(Tensor),
-    /// One weight per expert.
+    /// One weight per expert, or per head.
     Experts(Arc<[PackedWeight]>),
 }
 
@@ -94,7 +94,7 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
                 let used_as = match (&node.op, position) {
                     (Op::Linear, 1) => Use::Matrix,
                     (Op::Embedding, 0) => Use::Table,
-                    (Op::Experts(_), 2..=4) => Use::Experts,
+                    (Op::Experts(_), 2..=4) | (Op::HeadLinear, 1) => Use::Experts,
                     _ => Use::Vector,
                 };
                 let index = *indices.entry(&spec.name).or_insert(order.len());

@@ -11,7 +11,8 @@ use candle_core::{D, DType, Tensor};
 use kernels::attention::{AttentionRow, AttentionShape};
 use kernels::linear::{Layer, PackedWeight};
 use kernels::rotary::RotaryTable;
-use model::graph::{Activation, AttentionSpec, Shape, StateId};
+use model::graph::{Activation, AttentionSpec, Shape, StateId, ValuesIn};
+use rayon::prelude::*;
 
 use super::host::{self, View};
 use super::loader::Weight;
@@ -55,6 +56,27 @@ pub(super) fn linear(x: &Tensor, weight: &PackedWeight, bias: Option<&Tensor>) -
     let bias = bias.map(View::new).transpose()?;
     kernels::linear::linear(View::new(x)?.f32(), weight, bias.as_ref().map(View::f32), &mut y);
     host::shaped(y, (num_rows, weight.num_outputs()))
+}
+
+/// x `[tokens, heads, in]` and a matrix `[out, in]` for each head → `[tokens, heads, out]`.
+pub(super) fn head_linear(x: &Tensor, matrices: &[PackedWeight]) -> Result<Tensor> {
+    let (num_tokens, num_heads, num_inputs) = x.dims3()?;
+    let num_outputs = matrices.first().map_or(0, PackedWeight::num_outputs);
+    let view = View::new(x)?;
+    let of_head = |(head, matrix): (usize, &PackedWeight)| {
+        let tokens = view.f32().chunks_exact(num_inputs).skip(head).step_by(num_heads);
+        let inputs: Vec<f32> = tokens.flatten().copied().collect(); // [tokens, in]
+        let mut outputs = vec![0.0; num_tokens * num_outputs]; // [tokens, out]
+        kernels::linear::linear(&inputs, matrix, None, &mut outputs);
+        outputs
+    };
+    // Matrices are small: each is multiplied by one thread, and threads share the heads.
+    let of_heads: Vec<Vec<f32>> = matrices.par_iter().enumerate().map(of_head).collect();
+    let mut y = Vec::with_capacity(num_tokens * num_heads * num_outputs); // [tokens, heads, out]
+    for token in 0..num_tokens {
+        of_heads.iter().for_each(|outputs| y.extend_from_slice(&outputs[token * num_outputs..][..num_outputs]));
+    }
+    host::shaped(y, (num_tokens, num_heads, num_outputs))
 }
 
 /// Computes [`linear`] for each weight and bias.
@@ -112,15 +134,21 @@ pub(super) fn rotary(x: &Tensor, positions: &Tensor, table: &RotaryTable) -> Res
     host::shaped(y, x.shape())
 }
 
+/// Computes [`model::graph::Op::PagedAttention`] of q, k and `rest`: v, if values have a state of their own, and the
+/// sinks, if there are any.
 pub(super) fn paged_attention(
-    [q, k, v]: [&Tensor; 3],
-    sinks: Option<&Tensor>,
+    [q, k]: [&Tensor; 2],
+    rest: &[&Tensor],
     spec: &AttentionSpec,
     step: &Step<'_>,
 ) -> Result<Tensor> {
-    let AttentionSpec { keys, values: _, scale, window, soft_cap } = *spec;
-    let (_, num_heads, head_dim) = q.dims3()?;
-    let (num_tokens, num_kv_heads, value_dim) = v.dims3()?;
+    let AttentionSpec { keys, values, scale, window, soft_cap } = *spec;
+    let (num_tokens, num_heads, head_dim) = q.dims3()?;
+    let (_, num_kv_heads, _) = k.dims3()?;
+    let (v, sinks, value_dim) = match values {
+        ValuesIn::State(_) => (Some(rest[0]), rest.get(1), rest[0].dim(2)?),
+        ValuesIn::Keys { value_dim } => (None, rest.first(), value_dim),
+    };
     let block_size = BLOCK_SIZE;
     let shape = AttentionShape { num_heads, num_kv_heads, head_dim, value_dim, block_size, scale, window, soft_cap };
     let row = |row: &backend::BatchRow| AttentionRow {
@@ -132,8 +160,10 @@ pub(super) fn paged_attention(
     let rows: Vec<AttentionRow<'_>> = step.batch.rows.iter().map(row).collect();
     let mut out = vec![0.0; num_tokens * shape.out_width()]; // [tokens, heads, value_dim]
     let mut cache = step.state.cache(keys);
-    kernels::attention::write_kv(&shape, &rows, [View::new(k)?.f32(), View::new(v)?.f32()], &mut cache);
-    let (q, sinks) = (View::new(q)?, sinks.map(View::new).transpose()?);
+    let (k, v) = (View::new(k)?, v.map(View::new).transpose()?);
+    let values = v.as_ref().map_or(&[][..], View::f32);
+    kernels::attention::write_kv(&shape, &rows, [k.f32(), values], &mut cache);
+    let (q, sinks) = (View::new(q)?, sinks.map(|sinks| View::new(sinks)).transpose()?);
     let queries = (q.f32(), sinks.as_ref().map(View::f32));
     kernels::attention::paged_attention(&shape, &rows, queries, &cache, &mut out);
     host::shaped(out, (num_tokens, num_heads, value_dim))
@@ -184,6 +214,10 @@ pub(super) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
 
 pub(super) fn first_columns(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     x.narrow(1, 0, shape.last_size().unwrap_or(0))?.contiguous() // [n, columns]
+}
+
+pub(super) fn join(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    Tensor::cat(&[a, b], D::Minus1)?.contiguous() // [.., m + n]
 }
 
 pub(super) fn reshape(x: &Tensor, shape: &Shape) -> Result<Tensor> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use backend::{BLOCK_SIZE, BackendError, Batch, StateLayout, TokenHistory};
 use kernels::attention::{KvCache, KvType};
 use kernels::rotary::RotaryTable;
-use model::graph::{AttentionSpec, Extent, Graph, Op, Pairing, RotarySpec, StateBytes, StateId, StateSpec};
+use model::graph::{AttentionSpec, Extent, Graph, Op, Pairing, RotarySpec, StateBytes, StateId, StateSpec, ValuesIn};
 
 /// One state of slots: `len` values for each slot.
 #[derive(Debug)]
@@ -39,11 +39,10 @@ impl State {
         let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } = layout;
         let mut caches: Vec<_> = graph.states().iter().map(|_| None).collect();
         for node in graph.nodes() {
-            if let Op::PagedAttention(AttentionSpec { keys, values, .. }) = node.op
-                && caches[keys.index()].is_none()
+            if let Op::PagedAttention(spec) = &node.op
+                && caches[spec.keys.index()].is_none()
             {
-                let specs = [keys, values].map(|id| graph.state_spec(id));
-                caches[keys.index()] = Some(Mutex::new(allocate(specs, kv_type, num_blocks)?));
+                caches[spec.keys.index()] = Some(Mutex::new(allocate((graph, spec), kv_type, num_blocks)?));
             }
         }
         let slots = |spec: &StateSpec| match spec.extent {
@@ -109,15 +108,26 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().expect("no operation panics while it holds a state")
 }
 
-/// Allocates a cache of keys `[kv_heads, head_dim]` and values `[kv_heads, value_dim]`.
-fn allocate([keys, values]: [&StateSpec; 2], kv_type: KvType, num_blocks: usize) -> Result<KvCache, BackendError> {
-    let [&[num_kv_heads, head_dim], &[_, value_dim]] = [keys, values].map(|spec| spec.shape.as_slice()) else {
-        unreachable!("the graph checks the shapes of keys and values")
+/// Allocates the cache of a layer of `graph`.
+fn allocate(
+    (graph, attention): (&Graph, &AttentionSpec),
+    kv_type: KvType,
+    num_blocks: usize,
+) -> Result<KvCache, BackendError> {
+    let dims = |id: StateId| match *graph.state_spec(id).shape {
+        [num_heads, dim] => [num_heads, dim],
+        _ => unreachable!("the graph checks the shapes of keys and values"),
     };
-    let bytes_per_token = StateBytes::of([keys, values], |len| kv_type.bytes_per_vector(len) as u64).per_token;
+    let [num_kv_heads, head_dim] = dims(attention.keys);
+    let places = [num_blocks, num_kv_heads, BLOCK_SIZE];
+    let cache = match attention.values {
+        ValuesIn::State(values) => KvCache::zeros(kv_type, places, [head_dim, dims(values)[1]]),
+        ValuesIn::Keys { value_dim } => KvCache::latent(kv_type, places, [head_dim, value_dim]),
+    };
+    let specs = attention.states().map(|id| graph.state_spec(id));
+    let bytes_per_token = StateBytes::of(specs, |len| kv_type.bytes_per_vector(len) as u64).per_token;
     let bytes = (num_blocks * BLOCK_SIZE) as u64 * bytes_per_token;
-    KvCache::zeros(kv_type, [num_blocks, num_kv_heads, BLOCK_SIZE], [head_dim, value_dim])
-        .map_err(|source| BackendError::Allocate { bytes, source })
+    cache.map_err(|source| BackendError::Allocate { bytes, source })
 }
 
 #[cfg(test)]
@@ -141,7 +151,7 @@ mod tests {
             .map(|(index, sizes)| argument(&mut graph, index, &sizes));
         let [keys, values] = [("keys", [2, 8]), ("values", [2, 4])]
             .map(|(name, shape)| graph.state(&StateSpec::of_tokens(name, &shape, None)));
-        let spec = AttentionSpec { keys, values, scale: 1.0, window: None, soft_cap: None };
+        let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: None, soft_cap: None };
         let outputs = [q, other_q].map(|q| graph.paged_attention([q, k, v], None, spec).unwrap());
         let state = State::allocate(&graph.finish(&outputs), KvType::F32, LAYOUT).unwrap();
         let bytes: usize = state.caches.iter().flatten().map(|cache| lock(cache).size_bytes()).sum();

@@ -551,10 +551,9 @@ fn expert_work(decoder: &Graph, num_tokens: usize) -> (u64, u64) {
 fn attention_layers(decoder: &Graph, dtype: DType) -> impl Iterator<Item = (Heads, AttentionSpec)> + '_ {
     decoder.nodes().iter().filter_map(move |node| {
         let Op::PagedAttention(spec) = node.op else { return None };
-        let [[kv_heads, head_dim], [_, value_dim]] = [spec.keys, spec.values].map(|id| {
-            let shape = &decoder.state_spec(id).shape;
-            [shape[0], shape[1]]
-        });
+        let keys = &decoder.state_spec(spec.keys).shape;
+        let [kv_heads, head_dim] = [keys[0], keys[1]];
+        let value_dim = node.shape.last_size().unwrap_or(head_dim);
         let heads = node.shape.fixed_len() / value_dim;
         Some((Heads { heads, head_dim, kv_heads, value_dim, dtype }, spec))
     })

@@ -68,6 +68,8 @@ struct Memory {
 /// Copies of a chunk's keys and values, for chunks that cannot be used in place.
 struct Copied<E: KvElement> {
     keys: Vec<E::Stored>,
+    /// The values that are the first numbers of the keys.
+    values_in_keys: Vec<E::Stored>,
     values: Vec<E::Stored>,
 }
 
@@ -78,7 +80,7 @@ impl<E: KvElement, D: Dots<E>> Kernel for Attend<'_, '_, E, D> {
     fn run<S: Simd>(mut self, simd: S) {
         let mut queries = self.queries();
         let mut memory = self.memory(queries.len());
-        let mut copied = Copied { keys: Vec::new(), values: Vec::new() };
+        let mut copied = Copied { keys: Vec::new(), values_in_keys: Vec::new(), values: Vec::new() };
         self.put_queries(simd, &mut memory.q);
         let end_key = queries.last().map_or(0, |query| query.end_key);
         let first_chunk = queries.first().map_or(0, |query| query.first_key / CHUNK_KEYS);
@@ -172,7 +174,10 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         let mut places = [0; 2 * CHUNK_GROUPS];
         let (places, next_places) = self.places_of_groups(keys, &mut places);
         let mut keys = Chunk::new(&cache.k, places, shape.head_dim);
-        let mut values = Chunk::new(&cache.v, places, shape.value_dim);
+        let mut values = match &cache.v {
+            Some(values) => Chunk::new(values, places, shape.value_dim),
+            None => keys.values_in_keys(shape.value_dim, &mut copied.values_in_keys),
+        };
         let mut ahead = ChunkAhead::new(cache, next_places, [shape.head_dim, shape.value_dim]);
         if !shape.head_dim.is_multiple_of(LANES) {
             keys = keys.copy_keys(&mut copied.keys);

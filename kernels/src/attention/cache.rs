@@ -61,7 +61,8 @@ pub(super) struct KeysAndValues<E: KvElement> {
     /// The number of dimensions of a key, and of a value.
     dims: [usize; 2],
     pub(super) k: Stored<E>,
-    pub(super) v: Stored<E>,
+    /// `None` if values are the first numbers of the keys.
+    pub(super) v: Option<Stored<E>>,
 }
 
 /// The keys, or the values, of a cache in the order of their places.
@@ -95,15 +96,33 @@ impl KvCache {
     /// # Panics
     /// When the block size is not a multiple of 16.
     pub fn zeros(kv_type: KvType, places: [usize; 3], dims: [usize; 2]) -> io::Result<Self> {
+        Self::with_values(kv_type, places, dims, true)
+    }
+
+    /// As [`KvCache::zeros`], for values that are the first numbers of their keys: the cache stores only keys.
+    ///
+    /// # Errors
+    /// When the system refuses the memory.
+    ///
+    /// # Panics
+    /// When the block size is not a multiple of 16, or values have more numbers than keys.
+    pub fn latent(kv_type: KvType, places: [usize; 3], dims: [usize; 2]) -> io::Result<Self> {
+        let [head_dim, value_dim] = dims;
+        assert!(value_dim <= head_dim, "a value of {value_dim} numbers is no part of a key of {head_dim}");
+        Self::with_values(kv_type, places, dims, false)
+    }
+
+    fn with_values(kv_type: KvType, places: [usize; 3], dims: [usize; 2], has_values: bool) -> io::Result<Self> {
         Ok(Self(match kv_type {
-            KvType::F32 => TypedCache::F32(KeysAndValues::zeros(places, dims)?),
-            KvType::F16 => TypedCache::F16(KeysAndValues::zeros(places, dims)?),
-            KvType::Bf16 => TypedCache::Bf16(KeysAndValues::zeros(places, dims)?),
-            KvType::Int8 => TypedCache::Int8(KeysAndValues::zeros(places, dims)?),
+            KvType::F32 => TypedCache::F32(KeysAndValues::zeros(places, dims, has_values)?),
+            KvType::F16 => TypedCache::F16(KeysAndValues::zeros(places, dims, has_values)?),
+            KvType::Bf16 => TypedCache::Bf16(KeysAndValues::zeros(places, dims, has_values)?),
+            KvType::Int8 => TypedCache::Int8(KeysAndValues::zeros(places, dims, has_values)?),
         }))
     }
 
-    /// Fills a cache in single precision with keys and values of the cache's shape.
+    /// Fills a cache in single precision with keys and values of the cache's shape. `v` is empty if the cache stores only
+    /// keys.
     ///
     /// # Panics
     /// When `k` or `v` has another length than the cache, or the cache is not in single precision.
@@ -111,26 +130,34 @@ impl KvCache {
         let TypedCache::F32(cache) = &mut self.0 else { panic!("the cache is not in single precision") };
         let [head_dim, value_dim] = cache.dims;
         let num_places = cache.num_places();
-        assert_eq!([k.len(), v.len()], cache.dims.map(|dim| num_places * dim), "numbers of keys, and of values");
-        for (place, (k, v)) in k.chunks_exact(head_dim).zip(v.chunks_exact(value_dim)).enumerate() {
-            cache.k.write_key(place, k);
-            cache.v.write_value(place, v);
+        let num_values = if cache.v.is_some() { num_places } else { 0 };
+        let lens = [num_places * head_dim, num_values * value_dim];
+        assert_eq!([k.len(), v.len()], lens, "numbers of keys, and of values");
+        k.chunks_exact(head_dim).enumerate().for_each(|(place, k)| cache.k.write_key(place, k));
+        if let Some(stored) = &mut cache.v {
+            v.chunks_exact(value_dim).enumerate().for_each(|(place, v)| stored.write_value(place, v));
         }
     }
 
-    /// Returns the keys and values of a cache in single precision, in the cache's shape; `None` for other types.
+    /// Returns the keys and values of a cache in single precision, in the cache's shape; `None` for other types. There
+    /// are no values if the cache stores only keys.
     pub fn to_f32(&self) -> Option<[Vec<f32>; 2]> {
-        let TypedCache::F32(KeysAndValues { places: _, dims: [head_dim, value_dim], k, v }) = &self.0 else {
+        let TypedCache::F32(KeysAndValues { places: _, dims, k, v }) = &self.0 else {
             return None;
         };
-        let (head_dim, value_dim) = (*head_dim, *value_dim);
+        let [head_dim, value_dim] = *dims;
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        let groups = k.numbers.chunks_exact(GROUP_SIZE * padded_dim(head_dim));
-        for (k, v) in groups.zip(v.numbers.chunks_exact(GROUP_SIZE * padded_dim(value_dim))) {
-            let (mut k, mut v) = (k.to_vec(), v.to_vec());
+        for group in k.numbers.chunks_exact(GROUP_SIZE * padded_dim(head_dim)) {
+            let mut group = group.to_vec();
             for idx in 0..GROUP_SIZE {
-                keys.extend(numbers_of_key::<f32>(&mut k, idx).take(head_dim).map(|number| *number));
-                values.extend(numbers_of_value::<f32>(&mut v, idx).take(value_dim).map(|number| *number));
+                keys.extend(numbers_of_key::<f32>(&mut group, idx).take(head_dim).map(|number| *number));
+            }
+        }
+        let groups = v.iter().flat_map(|v| v.numbers.chunks_exact(GROUP_SIZE * padded_dim(value_dim)));
+        for group in groups {
+            let mut group = group.to_vec();
+            for idx in 0..GROUP_SIZE {
+                values.extend(numbers_of_value::<f32>(&mut group, idx).take(value_dim).map(|number| *number));
             }
         }
         Some([keys, values])
@@ -148,12 +175,14 @@ impl KvCache {
 }
 
 impl<E: KvElement> KeysAndValues<E> {
-    fn zeros(places: [usize; 3], dims: [usize; 2]) -> io::Result<Self> {
+    fn zeros(places: [usize; 3], dims: [usize; 2], has_values: bool) -> io::Result<Self> {
         let block_size = places[2];
         assert!(block_size.is_multiple_of(GROUP_SIZE), "the block size {block_size} is not a multiple of {GROUP_SIZE}");
         let num_places = places.iter().product();
-        let [k, v] = dims.map(|dim| Stored::zeros(num_places, dim));
-        Ok(Self { places, dims, k: k?, v: v? })
+        let [head_dim, value_dim] = dims;
+        let k = Stored::zeros(num_places, head_dim)?;
+        let v = if has_values { Some(Stored::zeros(num_places, value_dim)?) } else { None };
+        Ok(Self { places, dims, k, v })
     }
 
     fn num_places(&self) -> usize {
@@ -161,7 +190,7 @@ impl<E: KvElement> KeysAndValues<E> {
     }
 
     fn size_bytes(&self) -> usize {
-        self.k.size_bytes() + self.v.size_bytes()
+        self.k.size_bytes() + self.v.as_ref().map_or(0, Stored::size_bytes)
     }
 
     /// Panics if the cache was not allocated for `shape`.

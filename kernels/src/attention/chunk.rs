@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::cache::{KeysAndValues, Stored};
 use super::element::KvElement;
-use super::groups::{GROUP_SIZE, copy_keys, copy_values, numbers_of_value, padded_dim};
+use super::groups::{GROUP_SIZE, copy_keys, copy_values, keys_to_values, numbers_of_value, padded_dim};
 use super::products::{Dots, Keys, RUN_WORDS, Run, Runs, STEP_VALUES, Values};
 use crate::isa::{LANES, Simd};
 use crate::lines::{BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
@@ -77,6 +77,16 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         Self { groups, num_groups: places.len(), scales }
     }
 
+    /// Writes values to `to`: the first `dim` numbers of each of these keys.
+    pub(super) fn values_in_keys<'c>(&self, dim: usize, to: &'c mut Vec<E::Stored>) -> Chunk<'c, E> {
+        let group_len = GROUP_SIZE * padded_dim(dim);
+        to.resize(CHUNK_GROUPS * group_len, E::Stored::default());
+        for (keys, values) in self.groups().iter().zip(to.chunks_exact_mut(group_len)) {
+            keys_to_values::<E>(keys, values);
+        }
+        self.of_groups(to, group_len)
+    }
+
     /// Copies the keys to `to`. Zeros pad their dimensions to a multiple of 16.
     pub(super) fn copy_keys<'c>(&self, to: &'c mut Vec<E::Stored>) -> Chunk<'c, E> {
         self.copy(to, copy_keys::<E>)
@@ -108,8 +118,13 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         for (group, to) in self.groups().iter().zip(to.chunks_exact_mut(group_len)) {
             copy_group(group, to);
         }
+        self.of_groups(to, group_len)
+    }
+
+    /// Returns a chunk with the groups in `copied`, each of `group_len` numbers, and the scale factors of this chunk.
+    fn of_groups<'c>(&self, copied: &'c [E::Stored], group_len: usize) -> Chunk<'c, E> {
         let mut groups: [&[E::Stored]; CHUNK_GROUPS] = [&[]; CHUNK_GROUPS];
-        groups.iter_mut().zip(to.chunks_exact(group_len)).for_each(|(group, copied)| *group = copied);
+        groups.iter_mut().zip(copied.chunks_exact(group_len)).for_each(|(group, copied)| *group = copied);
         Chunk { groups, num_groups: self.num_groups, scales: self.scales }
     }
 
@@ -206,14 +221,15 @@ impl ChunkAhead {
     pub(super) fn new<E: KvElement>(cache: &KeysAndValues<E>, places: &[usize], dims: [usize; 2]) -> Self {
         let dims = dims.map(padded_dim);
         let mut groups = [std::ptr::null(); 2 * CHUNK_GROUPS];
-        let stored = [&cache.k, &cache.v].into_iter().zip(dims);
+        let stored = std::iter::once(&cache.k).chain(&cache.v).zip(dims);
+        let num_groups = stored.clone().count() * places.len();
+        let dim = stored.clone().map(|(_, dim)| dim).min().unwrap_or(0);
         let of_keys_then_values = stored.flat_map(|stored| places.iter().map(move |place| (stored, place)));
         for (group, ((stored, dim), place)) in groups.iter_mut().zip(of_keys_then_values) {
             *group = stored.numbers.as_ptr().wrapping_add(place * dim).cast();
         }
-        let dim = dims[0].min(dims[1]);
         let lines_per_group = (GROUP_SIZE * dim * size_of::<E::Stored>()).div_ceil(size_of::<Line>());
-        Self { groups, lines_per_group, num_groups: 2 * places.len(), next_group: 0, next_line: 0 }
+        Self { groups, lines_per_group, num_groups, next_group: 0, next_line: 0 }
     }
 
     /// Takes the next lines to prefetch: at most `num_lines`, all of one group.

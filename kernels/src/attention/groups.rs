@@ -36,6 +36,19 @@ pub(super) fn numbers_of_value<E: KvElement>(
     row.iter_mut().skip(value % E::NEIGHBOURS).step_by(E::NEIGHBOURS)
 }
 
+/// Copies the first numbers of a group of keys into a group of values, as many as its values have.
+pub(super) fn keys_to_values<E: KvElement>(keys: &[E::Stored], values: &mut [E::Stored]) {
+    let row_len = values.len() / GROUP_SIZE * E::NEIGHBOURS;
+    for (idx, line) in keys.chunks_exact(GROUP_SIZE * E::NEIGHBOURS).take(row_len / E::NEIGHBOURS.pow(2)).enumerate() {
+        for (key, numbers) in line.chunks_exact(E::NEIGHBOURS).enumerate() {
+            let first = key / E::NEIGHBOURS * row_len + idx * E::NEIGHBOURS.pow(2) + key % E::NEIGHBOURS;
+            for (neighbour, number) in numbers.iter().enumerate() {
+                values[first + neighbour * E::NEIGHBOURS] = *number;
+            }
+        }
+    }
+}
+
 /// Copies keys into a group with at least as many dimensions. The other dimensions become zero.
 pub(super) fn copy_keys<E: KvElement>(group: &[E::Stored], to: &mut [E::Stored]) {
     let (to, rest) = to.split_at_mut(group.len());

@@ -41,7 +41,8 @@ const MAX_CONVERTING_QUERIES: usize = 12;
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 
 /// Writes this step's keys `[tokens, num_kv_heads, head_dim]` and values `[tokens, num_kv_heads, value_dim]` to the
-/// places of their tokens in `cache`, rounded to the type of `cache`.
+/// places of their tokens in `cache`, rounded to the type of `cache`. The values are not read if `cache` stores only
+/// keys.
 ///
 /// # Panics
 /// When `shape` or a row is invalid, `shape` is not that of `cache`, `kv` is shorter than the tokens of `rows`, or a
@@ -64,7 +65,9 @@ fn write_all<E: KvElement>(
 ) {
     cache.check(shape);
     write(shape, rows, (k, shape.head_dim), |place, key| cache.k.write_key(place, key));
-    write(shape, rows, (v, shape.value_dim), |place, value| cache.v.write_value(place, value));
+    if let Some(values) = &mut cache.v {
+        write(shape, rows, (v, shape.value_dim), |place, value| values.write_value(place, value));
+    }
 }
 
 /// Calls `write` for each key, or value, of a step's `tokens` `[tokens, num_kv_heads, dim]`, with its place and its

@@ -4,6 +4,7 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 
+use super::cache::Stored;
 use super::*;
 use crate::testing::numbers;
 
@@ -25,6 +26,8 @@ struct Scene {
     /// One per head, or `None`.
     sinks: Option<Vec<f32>>,
     cache: KvCache,
+    /// True if the cache stores only keys, and `v` is not read.
+    is_latent: bool,
 }
 
 impl Scene {
@@ -40,8 +43,17 @@ impl Scene {
         };
         let (q, k, v) = (fill(shape.q_width(), 1), fill(shape.key_width(), 2), fill(shape.value_width(), 3));
         let AttentionShape { num_kv_heads, block_size, head_dim, value_dim, .. } = shape;
-        let cache = unwritten(kv_type, [NUM_BLOCKS, num_kv_heads, block_size], [head_dim, value_dim]);
-        Self { isa, shape, context_lens: context_lens.to_vec(), block_tables, q, k, v, sinks: None, cache }
+        let cache = KvCache::zeros(kv_type, [NUM_BLOCKS, num_kv_heads, block_size], [head_dim, value_dim]);
+        let (context_lens, cache) = (context_lens.to_vec(), unwritten(cache.expect("there is memory")));
+        Self { isa, shape, context_lens, block_tables, q, k, v, sinks: None, cache, is_latent: false }
+    }
+
+    /// Returns a scene whose values are the first numbers of its keys.
+    fn latent(shape: AttentionShape, (isa, kv_type): (Isa, KvType), context_lens: &[usize]) -> Self {
+        let AttentionShape { num_kv_heads, block_size, head_dim, value_dim, .. } = shape;
+        let cache = KvCache::latent(kv_type, [NUM_BLOCKS, num_kv_heads, block_size], [head_dim, value_dim]);
+        let cache = unwritten(cache.expect("there is memory"));
+        Self { cache, is_latent: true, ..Self::new(shape, (isa, kv_type), context_lens) }
     }
 
     /// Returns the same scene, with sinks if `has_sinks`. Some are smaller than all scores, some are larger.
@@ -94,7 +106,9 @@ impl Scene {
     fn exact(&self, kv_type: KvType) -> Vec<f64> {
         let rows = 0..self.context_lens.len();
         let exact_row = |row: usize| {
-            let kv = [(&self.k, self.shape.head_dim), (&self.v, self.shape.value_dim)];
+            let AttentionShape { head_dim, value_dim, .. } = self.shape;
+            let (v, dim) = if self.is_latent { (&self.k, head_dim) } else { (&self.v, value_dim) };
+            let kv = [(&self.k, head_dim), (v, dim)];
             let kv = kv.map(|(kv, dim)| kv[row].chunks(dim).map(|head| kept(kv_type, head)).collect());
             (0..self.context_lens[row]).flat_map(move |token| self.exact_token(&self.q[row], &kv, token))
         };
@@ -129,17 +143,22 @@ impl Scene {
     }
 }
 
-/// Returns a cache in which all keys and values that are not written are NaN.
-fn unwritten(kv_type: KvType, places: [usize; 3], dims: [usize; 2]) -> KvCache {
-    let mut cache = KvCache::zeros(kv_type, places, dims).expect("there is memory");
+/// Returns `cache` with NaN for all keys and values.
+fn unwritten(mut cache: KvCache) -> KvCache {
     // With all bits set but the sign, an f16 and a bf16 are NaN.
     match &mut cache.0 {
-        TypedCache::F32(KeysAndValues { k, v, .. }) => [k, v].map(|kv| kv.numbers.fill(f32::NAN)),
-        TypedCache::F16(KeysAndValues { k, v, .. }) => [k, v].map(|kv| kv.numbers.fill(0x7fff)),
-        TypedCache::Bf16(KeysAndValues { k, v, .. }) => [k, v].map(|kv| kv.numbers.fill(0x7fff)),
-        TypedCache::Int8(KeysAndValues { k, v, .. }) => [k, v].map(|kv| kv.scales.fill(f32::NAN)),
-    };
+        TypedCache::F32(cache) => cache.each(|stored| stored.numbers.fill(f32::NAN)),
+        TypedCache::F16(cache) => cache.each(|stored| stored.numbers.fill(0x7fff)),
+        TypedCache::Bf16(cache) => cache.each(|stored| stored.numbers.fill(0x7fff)),
+        TypedCache::Int8(cache) => cache.each(|stored| stored.scales.fill(f32::NAN)),
+    }
     cache
+}
+
+impl<E: KvElement> KeysAndValues<E> {
+    fn each(&mut self, change: impl Fn(&mut Stored<E>)) {
+        std::iter::once(&mut self.k).chain(&mut self.v).for_each(change);
+    }
 }
 
 /// Returns a vector as a cache of `kv_type` stores it.
@@ -206,6 +225,15 @@ fn check_against_f64(shape: AttentionShape, context_lens: &[usize]) {
 }
 
 fn check_with_sinks(shape: AttentionShape, context_lens: &[usize], has_sinks: bool) {
+    check_scenes(shape, |types| Scene::new(shape, types, context_lens).with_sinks(has_sinks));
+}
+
+fn check_latent(shape: AttentionShape, context_lens: &[usize]) {
+    check_scenes(shape, |types| Scene::latent(shape, types, context_lens));
+}
+
+/// Checks the scenes for every instruction set and type of cache.
+fn check_scenes(shape: AttentionShape, scene: impl Fn((Isa, KvType)) -> Scene) {
     // A capped score is at most the cap. Its rounding error (2^-24 of tanh, and of the product) grows with the cap.
     let tolerance = 2e-6 + f64::from(shape.soft_cap.unwrap_or(0.0)) * 2.0_f64.powi(-22);
     for kv_type in KV_TYPES {
@@ -216,16 +244,16 @@ fn check_with_sinks(shape: AttentionShape, context_lens: &[usize], has_sinks: bo
             let rounds = has_bf16_products(isa, kv_type);
             let tolerance = if rounds { tolerance + weight_error(kv_type) } else { tolerance };
             let exact = exact[usize::from(rounds)].get_or_insert_with(|| {
-                let mut scene = Scene::new(shape, (isa, kv_type), context_lens).with_sinks(has_sinks);
+                let mut scene = scene((isa, kv_type));
                 if rounds {
                     scene.round_queries();
                 }
                 scene.exact(kv_type)
             });
-            let out = Scene::new(shape, (isa, kv_type), context_lens).with_sinks(has_sinks).whole();
-            for (idx, (value, exact)) in out.iter().zip(exact.iter()).enumerate() {
+            let mut scene = scene((isa, kv_type));
+            for (idx, (value, exact)) in scene.whole().iter().zip(exact.iter()).enumerate() {
                 let error = (f64::from(*value) - exact).abs();
-                let what = format!("{isa} {kv_type} {shape:?} {context_lens:?}");
+                let what = format!("{isa} {kv_type} {shape:?} {:?}", scene.context_lens);
                 assert!(error <= tolerance, "{what}: value {idx} is {value}, not {exact}");
             }
         }
@@ -283,6 +311,41 @@ proptest! {
                 let error = (f64::from(kept) - f64::from(*number)).abs();
                 prop_assert!(error <= most, "{}: {} is kept as {}", kv_type, number, kept);
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn values_in_keys_agree_with_f64(
+        group_size in 1_usize..10,
+        num_kv_heads in 1_usize..3,
+        (head_dim, share) in (1_usize..100, 0.0_f64..1.0),
+        context_lens in proptest::collection::vec(prop_oneof![1_usize..20, 1_usize..200], 1..4),
+        window in proptest::option::of(prop_oneof![1_usize..15, 1_usize..150]),
+    ) {
+        let value_dim = 1 + (share * head_dim as f64) as usize;
+        let plain = shape(group_size * num_kv_heads, num_kv_heads, head_dim);
+        check_latent(AttentionShape { value_dim, window, ..plain }, &context_lens);
+    }
+}
+
+/// The sizes of DeepSeek V3 on eight ranks.
+#[test]
+fn latent_values_have_the_same_bits_however_a_prompt_is_cut() {
+    let shape = AttentionShape { value_dim: 512, ..shape(16, 1, 576) };
+    check_latent(shape, &[70]);
+    for (isa, kv_type) in isas_and_types() {
+        let whole = Scene::latent(shape, (isa, kv_type), &[150]).whole();
+        let mut scene = Scene::latent(shape, (isa, kv_type), &[150]);
+        let mut done = 0;
+        for tokens in [70, 1, 1, 60, 18] {
+            let out = scene.step(&[done], &[tokens]);
+            let width = shape.out_width();
+            assert_eq!(out, whole[done * width..(done + tokens) * width], "{isa} {kv_type}");
+            done += tokens;
         }
     }
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 pub use op::{
     Activation, AttentionSpec, Binary, CONTEXT_SEED_FACTOR, Clamp, ExpertsSpec, Gating, Input, Op, Pairing, RotarySpec,
-    RouterSpec, TokenScope, Unary,
+    RouterSpec, TokenScope, Unary, ValuesIn,
 };
 pub use quantized::quantized;
 pub use shape::{DType, Dim, GraphError, Shape};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{
     Activation, AttentionSpec, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Numbers, Op, RotarySpec,
-    RouterSpec, Shape, StateId, StateSpec, Value,
+    RouterSpec, Shape, StateId, StateSpec, Value, ValuesIn,
 };
 
 impl Graph {
@@ -43,6 +43,20 @@ impl Graph {
         let shape = self.node(x).shape.with_last(weight_dims[0]);
         let dtype = self.dtype(x);
         Ok(self.push(op, operands, shape, dtype)) // [n, out]
+    }
+
+    /// [`Op::HeadLinear`]: each head of x `[tokens, heads, in]` times the transpose of its matrix in weight
+    /// `[heads, out, in]`.
+    pub fn head_linear(&mut self, x: Value, weight: Value) -> Result<Value, GraphError> {
+        let op = Op::HeadLinear;
+        let fits = match (self.dims(x), self.dims(weight)) {
+            ([Dim::Tokens, heads, inputs], [of_heads, _, of_inputs]) => heads == of_heads && inputs == of_inputs,
+            _ => false,
+        };
+        let are_floats = self.dtype(x) == DType::F32 && self.dtype(weight).is_float();
+        self.require(fits && are_floats, &op, &[x, weight], "[tokens, heads, in] float32, [heads, out, in] float")?;
+        let shape = self.node(x).shape.with_last(self.dims(weight)[1]);
+        Ok(self.push(op, vec![x, weight], shape, DType::F32)) // [tokens, heads, out]
     }
 
     /// [`Op::RmsNorm`] over the last dimension of x.
@@ -91,30 +105,14 @@ impl Graph {
     ) -> Result<Value, GraphError> {
         let op = Op::PagedAttention(spec);
         let operands: Vec<Value> = [q, k, v].into_iter().chain(sinks).collect();
-        let is_valid = match (self.dims(q), self.dims(k), self.dims(v)) {
-            (
-                [Dim::Tokens, Dim::Fixed(heads), head_dim],
-                [Dim::Tokens, Dim::Fixed(kv_heads), kv_head_dim],
-                [Dim::Tokens, value_heads, Dim::Fixed(_)],
-            ) => {
-                let are_grouped = *kv_heads > 0 && heads % kv_heads == 0;
-                are_grouped && head_dim == kv_head_dim && *value_heads == Dim::Fixed(*kv_heads)
+        let are_values = match (self.dims(k), self.dims(v), spec.values) {
+            ([_, kv_heads, _], [Dim::Tokens, value_heads, Dim::Fixed(_)], ValuesIn::State(values)) => {
+                value_heads == kv_heads && self.is_kept(v, values, &spec)
             }
             _ => false,
         };
-        let is_kept = |value: Value, id: StateId| {
-            let StateSpec { extent, shape, window, .. } = self.state_spec(id);
-            let is_within = window.is_none_or(|most| spec.window.is_some_and(|window| window <= most));
-            *extent == Extent::Token && is_within && self.dims(value)[1..] == *Shape::fixed(shape).dims()
-        };
-        let is_beside = |other: &AttentionSpec| (other.keys == spec.keys) == (other.values == spec.values);
-        let are_pairs = self.nodes().iter().all(|node| match &node.op {
-            Op::PagedAttention(other) => is_beside(other),
-            _ => true,
-        });
         let is_sink = |sinks: Value| self.dims(sinks) == &self.dims(q)[1..2] && self.dtype(sinks).is_float();
-        let is_valid = is_valid && are_pairs && spec.window != Some(0) && sinks.is_none_or(is_sink);
-        let is_valid = is_valid && is_kept(k, spec.keys) && is_kept(v, spec.values);
+        let is_valid = are_values && self.has_keys([q, k], &spec) && sinks.is_none_or(is_sink);
         let expected = "[tokens, heads, head_dim], [tokens, kv_heads, head_dim], [tokens, kv_heads, value_dim] and \
                         maybe sinks [heads], with the sizes of the states, heads a multiple of kv_heads, a window of \
                         at least 1 and at most that of the states, and the same pair of keys and values wherever one \
@@ -123,6 +121,53 @@ impl Graph {
         let shape = self.node(q).shape.with_last(self.dims(v)[2]);
         let dtype = self.dtype(q);
         Ok(self.push(op, operands, shape, dtype)) // [tokens, heads, value_dim]
+    }
+
+    /// [`Op::PagedAttention`] of queries `[tokens, heads, head_dim]` and keys `[tokens, kv_heads, head_dim]`, whose
+    /// first numbers are the values.
+    pub fn latent_attention(&mut self, [q, k]: [Value; 2], spec: AttentionSpec) -> Result<Value, GraphError> {
+        let op = Op::PagedAttention(spec);
+        let value_dim = match spec.values {
+            ValuesIn::Keys { value_dim } => value_dim,
+            ValuesIn::State(_) => 0,
+        };
+        let has_values = self.node(k).shape.last_size().is_some_and(|head_dim| (1..=head_dim).contains(&value_dim));
+        let expected = "[tokens, heads, head_dim] and [tokens, kv_heads, head_dim], with the sizes of the state, heads \
+                        a multiple of kv_heads, values of 1 to head_dim numbers in the keys, a window of at least 1 \
+                        and at most that of the state, and the same values wherever the keys are used";
+        self.require(has_values && self.has_keys([q, k], &spec), &op, &[q, k], expected)?;
+        let shape = self.node(q).shape.with_last(Dim::Fixed(value_dim));
+        let dtype = self.dtype(q);
+        Ok(self.push(op, vec![q, k], shape, dtype)) // [tokens, heads, value_dim]
+    }
+
+    /// True if queries and keys fit each other and the state of the keys, and the keys have the same values wherever
+    /// they are used.
+    fn has_keys(&self, [q, k]: [Value; 2], spec: &AttentionSpec) -> bool {
+        let fits = match (self.dims(q), self.dims(k)) {
+            ([Dim::Tokens, Dim::Fixed(heads), head_dim], [Dim::Tokens, Dim::Fixed(kv_heads), kv_head_dim]) => {
+                *kv_heads > 0 && heads % kv_heads == 0 && head_dim == kv_head_dim
+            }
+            _ => false,
+        };
+        // Layers may keep values of one size in different keys.
+        let is_beside = |other: &AttentionSpec| match (other.keys == spec.keys, other.values) {
+            (true, values) => values == spec.values,
+            (false, ValuesIn::State(_)) => other.values != spec.values,
+            (false, ValuesIn::Keys { .. }) => true,
+        };
+        let are_pairs = self.nodes().iter().all(|node| match &node.op {
+            Op::PagedAttention(other) => is_beside(other),
+            _ => true,
+        });
+        fits && are_pairs && spec.window != Some(0) && self.is_kept(k, spec.keys, spec)
+    }
+
+    /// True if `value` has the sizes of the state `id`, which keeps all tokens that `spec` reads.
+    fn is_kept(&self, value: Value, id: StateId, spec: &AttentionSpec) -> bool {
+        let StateSpec { extent, shape, window, .. } = self.state_spec(id);
+        let is_within = window.is_none_or(|most| spec.window.is_some_and(|window| window <= most));
+        *extent == Extent::Token && is_within && self.dims(value)[1..] == *Shape::fixed(shape).dims()
     }
 
     /// [`Op::RunningSum`] of x `[tokens, n]`.
@@ -263,6 +308,21 @@ impl Graph {
         let shape = self.node(x).shape.with_last(Dim::Fixed(num_columns));
         let dtype = self.dtype(x);
         Ok(self.push(op, vec![x], shape, dtype)) // [n, num_columns]
+    }
+
+    /// [`Op::Join`] of a `[.., m]` and b `[.., n]`.
+    pub fn join(&mut self, a: Value, b: Value) -> Result<Value, GraphError> {
+        let op = Op::Join;
+        let split = |value: Value| self.dims(value).split_last();
+        let size = match (split(a), split(b)) {
+            (Some((Dim::Fixed(m), of_a)), Some((Dim::Fixed(n), of_b))) if of_a == of_b && !of_a.is_empty() => m + n,
+            _ => 0,
+        };
+        let is_valid = size > 0 && self.dtype(a) == self.dtype(b);
+        self.require(is_valid, &op, &[a, b], "[.., m], [.., n], of one type")?;
+        let shape = self.node(a).shape.with_last(Dim::Fixed(size));
+        let dtype = self.dtype(a);
+        Ok(self.push(op, vec![a, b], shape, dtype)) // [.., m + n]
     }
 
     pub(super) fn push_like(&mut self, op: Op, operands: Vec<Value>, like: Value) -> Value {

@@ -32,6 +32,9 @@ pub enum Op {
     Embedding,
     /// x `[n, in]`, weight `[out, in]`, and bias `[out]` if there is one → x · weightᵀ + bias, `[n, out]`.
     Linear,
+    /// x `[tokens, heads, in]`, weight `[heads, out, in]` → each head of x times the transpose of its own matrix,
+    /// `[tokens, heads, out]`.
+    HeadLinear,
     /// x `[.., hidden]`, weight `[hidden]` → x / sqrt(mean(x²) + eps) · (offset + weight).
     RmsNorm { eps: f32, offset: f32 },
     /// x `[.., hidden]`, weight and optional bias with the last dimensions of x →
@@ -41,9 +44,9 @@ pub enum Op {
     Rotary(Arc<RotarySpec>),
     /// q `[tokens, heads, head_dim]`, k `[tokens, kv_heads, head_dim]`, v `[tokens, kv_heads, value_dim]` →
     /// `[tokens, heads, value_dim]`. Writes k and v to the states of the KV cache that the spec names, then attends
-    /// causally to the row's context, or to its last tokens if there is a window. An optional fourth operand is the
-    /// sinks `[heads]`: the sink of a head takes part in the softmax like the score, neither scaled nor capped, of a
-    /// key whose value is zero.
+    /// causally to the row's context, or to its last tokens if there is a window. There is no v if the values are the
+    /// first numbers of the keys. An optional last operand is the sinks `[heads]`: the sink of a head takes part in the
+    /// softmax like the score, neither scaled nor capped, of a key whose value is zero.
     PagedAttention(AttentionSpec),
     /// x `[tokens, n]` → the sum of each token's x and those of all earlier tokens of its row, `[tokens, n]`: the
     /// cumulative sum that linear recurrences need. The state keeps `[n]` for each slot, the sum of the row so far.
@@ -73,6 +76,8 @@ pub enum Op {
     ScaleColumns,
     /// x `[n, m]` → the first columns of x. The shape of the result gives their number.
     FirstColumns,
+    /// a `[.., m]`, b `[.., n]` → the numbers of a, then those of b, along the last dimension, `[.., m + n]`.
+    Join,
 
     /// A function of each element.
     Unary(Unary),
@@ -131,15 +136,24 @@ pub enum Op {
 pub struct AttentionSpec {
     /// The state of the keys that the layer writes and attends to, `[kv_heads, head_dim]` for each token.
     pub keys: StateId,
-    /// The state of the values, `[kv_heads, value_dim]` for each token. Operations with the same keys must have the
+    /// The place of the values, `[kv_heads, value_dim]` for each token. Operations with the same keys must have the
     /// same values.
-    pub values: StateId,
+    pub values: ValuesIn,
     /// The factor by which attention scores are multiplied.
     pub scale: f32,
     /// The maximum number of keys that a query attends to, its own key included; `None` means no limit.
     pub window: Option<usize>,
     /// If set, scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
+}
+
+/// The place in which attention keeps values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValuesIn {
+    /// A state of their own.
+    State(StateId),
+    /// The state of the keys: a value is the first `value_dim` numbers of its key.
+    Keys { value_dim: usize },
 }
 
 /// Data of a step.
@@ -252,6 +266,23 @@ pub enum TokenScope {
     Generated,
 }
 
+impl From<StateId> for ValuesIn {
+    fn from(values: StateId) -> Self {
+        Self::State(values)
+    }
+}
+
+impl AttentionSpec {
+    /// The states that the layer writes: that of the keys and, if values have a state of their own, that of the values.
+    pub fn states(&self) -> impl Iterator<Item = StateId> + use<> {
+        let values = match self.values {
+            ValuesIn::State(values) => Some(values),
+            ValuesIn::Keys { .. } => None,
+        };
+        std::iter::once(self.keys).chain(values)
+    }
+}
+
 impl From<Activation> for Gating {
     fn from(activation: Activation) -> Self {
         Self { activation, clamp: None }
@@ -269,6 +300,7 @@ impl Op {
             Self::CurrentTokens => "current_tokens",
             Self::Embedding => "embedding",
             Self::Linear => "linear",
+            Self::HeadLinear => "head_linear",
             Self::RmsNorm { .. } => "rms_norm",
             Self::LayerNorm { .. } => "layer_norm",
             Self::Rotary(_) => "rotary",
@@ -296,6 +328,7 @@ impl Op {
             Self::AddBias => "add_bias",
             Self::ScaleColumns => "scale_columns",
             Self::FirstColumns => "first_columns",
+            Self::Join => "join",
             Self::Unary(Unary::Negate) => "negate",
             Self::Unary(Unary::Abs) => "abs",
             Self::Unary(Unary::Exp) => "exp",

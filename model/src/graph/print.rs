@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::{
     AttentionSpec, Clamp, ExpertsSpec, Extent, Graph, Input, Node, Numbers, Op, Pairing, RotarySpec, StateSpec,
+    ValuesIn,
 };
 
 impl fmt::Display for Graph {
@@ -66,6 +67,7 @@ impl fmt::Display for Node {
             Op::CurrentTokens
             | Op::Embedding
             | Op::Linear
+            | Op::HeadLinear
             | Op::Activate(_)
             | Op::Gated(_)
             | Op::Reshape
@@ -74,6 +76,7 @@ impl fmt::Display for Node {
             | Op::AddBias
             | Op::ScaleColumns
             | Op::FirstColumns
+            | Op::Join
             | Op::Unary(_)
             | Op::Binary(_)
             | Op::Less
@@ -117,7 +120,12 @@ fn write_experts(f: &mut fmt::Formatter<'_>, spec: ExpertsSpec) -> fmt::Result {
 
 fn write_attention(f: &mut fmt::Formatter<'_>, spec: &AttentionSpec) -> fmt::Result {
     let AttentionSpec { keys, values, scale, window, soft_cap } = spec;
-    write!(f, " keys={} values={} scale={scale}", keys.index(), values.index())?;
+    write!(f, " keys={}", keys.index())?;
+    match values {
+        ValuesIn::State(values) => write!(f, " values={}", values.index())?,
+        ValuesIn::Keys { .. } => f.write_str(" values=keys")?,
+    }
+    write!(f, " scale={scale}")?;
     window.map_or(Ok(()), |window| write!(f, " window={window}"))?;
     soft_cap.map_or(Ok(()), |soft_cap| write!(f, " soft_cap={soft_cap}"))
 }

@@ -52,7 +52,7 @@ fn attention_checks_its_heads() {
                 StateSpec { name, extent: Extent::Token, shape: shape.to_vec(), numbers: Numbers::Cache, window: None };
             graph.state(&spec)
         });
-        AttentionSpec { keys, values, scale: 1.0, window: None, soft_cap: None }
+        AttentionSpec { keys, values: values.into(), scale: 1.0, window: None, soft_cap: None }
     };
     let q = graph.reshape(x, &[6, 16]).unwrap();
     let three = graph.reshape(x, &[3, 32]).unwrap();
@@ -94,12 +94,12 @@ fn values_have_a_width_of_their_own_and_stand_beside_their_keys() {
         .map(|(index, shape)| graph.argument(index, shape, DType::F32));
     let [keys, values, other_values] = [("keys", 24), ("values", 16), ("other values", 16)]
         .map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[2, dim], None)));
-    let spec = AttentionSpec { keys, values, scale: 1.0, window: None, soft_cap: None };
+    let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: None, soft_cap: None };
     let attended = graph.paged_attention([q, k, v], None, spec).unwrap();
     assert_eq!(graph.node(attended).shape.to_string(), "[tokens, 4, 16]");
     assert!(graph.paged_attention([q, k, v], None, spec).is_ok());
     assert!(graph.paged_attention([q, k, other_v], None, spec).is_err());
-    assert!(graph.paged_attention([q, k, v], None, AttentionSpec { values: other_values, ..spec }).is_err());
+    assert!(graph.paged_attention([q, k, v], None, AttentionSpec { values: other_values.into(), ..spec }).is_err());
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn attention_reads_no_more_of_a_state_than_it_says() {
             let name = format!("{name} of {of_states:?}");
             graph.state(&StateSpec::of_tokens(name, &[6, 16], of_states))
         });
-        let spec = AttentionSpec { keys, values, scale: 1.0, window: of_attention, soft_cap: None };
+        let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: of_attention, soft_cap: None };
         assert_eq!(graph.paged_attention([q, q, q], None, spec).is_ok(), is_valid, "{of_states:?}, {of_attention:?}");
     }
 }

@@ -39,6 +39,8 @@ pub enum Source {
     Transposed { tensor: String, section: Option<Section> },
     /// Tensors of one shape, stacked along a new first dimension.
     Stack(Vec<String>),
+    /// Some rows of the matrix of each head, as they are stored or transposed. All heads' matrices are one tensor.
+    Heads { tensor: String, section: Section, is_transposed: bool },
     /// Some columns of the matrices `[in, out]`, or of the vectors `[out]`, of all experts, which are one tensor
     /// `[experts, in, out]` or `[experts, out]`. The weight's matrices are `[out, in]`.
     Columns { tensor: String, columns: Stride },
@@ -139,9 +141,10 @@ impl WeightSpec {
     pub(crate) fn tensors(&self) -> &[String] {
         match &self.source {
             Source::Whole => std::slice::from_ref(&self.name),
-            Source::Section { tensor, .. } | Source::Transposed { tensor, .. } | Source::Columns { tensor, .. } => {
-                std::slice::from_ref(tensor)
-            }
+            Source::Section { tensor, .. }
+            | Source::Transposed { tensor, .. }
+            | Source::Heads { tensor, .. }
+            | Source::Columns { tensor, .. } => std::slice::from_ref(tensor),
             Source::Stack(tensors) => tensors,
         }
     }
@@ -155,6 +158,10 @@ impl WeightSpec {
             Source::Transposed { section, .. } => {
                 shape[0] = section.map_or(shape[0], |section| section.num_groups * section.group_rows);
                 shape.reverse();
+            }
+            Source::Heads { section, is_transposed, .. } => {
+                let columns = if *is_transposed { shape[1] } else { shape[2] };
+                shape = vec![section.num_groups * section.group_rows, columns];
             }
             Source::Stack(_) => _ = shape.remove(0),
             Source::Columns { columns, .. } => {

@@ -128,7 +128,7 @@ impl SelfAttention {
         let v = graph.reshape(v, &[self.v.num_local_outputs() / head_dim, head_dim])?; // [tokens, kv_heads, head_dim]
         let AttentionForm { scale, soft_cap, .. } = self.form;
         let [keys, values] = [("keys", k), ("values", v)].map(|(name, value)| self.state(graph, name, value));
-        let spec = AttentionSpec { keys, values, scale, window: self.layer.window, soft_cap };
+        let spec = AttentionSpec { keys, values: values.into(), scale, window: self.layer.window, soft_cap };
         let sinks = self.sinks.as_ref().map(|sinks| graph.weight(sinks)); // [heads]
         let attended = graph.paged_attention([q, k, v], sinks, spec)?; // [tokens, heads, head_dim]
         let attended = graph.reshape(attended, &[self.q.num_local_outputs()])?; // [tokens, heads * head_dim]

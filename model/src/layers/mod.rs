@@ -1,6 +1,7 @@
 //! Building blocks of models. A layer knows the shapes of its weights and adds its operations to a graph.
 //!
-//! Entry points: [`Embedding`], [`Linear`], [`Norm`], [`HeadsNorm`], [`SelfAttention`], [`GatedMlp`], [`PlainMlp`],
+//! Entry points: [`Embedding`], [`Linear`], [`Norm`], [`HeadsNorm`], [`SelfAttention`],
+//! [`LatentAttention`], [`GatedMlp`], [`PlainMlp`],
 //! [`Experts`], [`Head`], [`RotaryScaling`], and [`WeightScope`], which names weights. The layers decide which
 //! dimension of each weight the ranks split, so no model file has sharding code. [`check_heads`] says which numbers of
 //! ranks can share the heads of attention. A layer names no device.
@@ -10,6 +11,7 @@ mod embedding;
 mod experts;
 mod head;
 mod heads;
+mod latent_attention;
 mod linear;
 mod mlp;
 mod norm;
@@ -21,6 +23,7 @@ pub(crate) use embedding::Embedding;
 pub(crate) use experts::{ExpertNames, Experts, ExpertsSize};
 pub(crate) use head::Head;
 pub(crate) use heads::{HeadsError, check_heads};
+pub(crate) use latent_attention::{LatentAttention, LatentForm};
 pub(crate) use linear::{Linear, LinearSize};
 pub(crate) use mlp::{GatedMlp, MlpSize, PlainMlp};
 pub(crate) use norm::{HeadsNorm, Norm, NormForm, NormKind};

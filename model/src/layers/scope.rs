@@ -74,6 +74,14 @@ impl WeightScope {
         }
     }
 
+    /// Returns one weight `[heads, out, in]`: rows of the matrix of each head in the tensor `weight` of this scope,
+    /// `[heads * group_rows, columns]`, as `section` describes them, transposed if `is_transposed`.
+    pub(crate) fn heads(&self, shape: [usize; 3], section: Section, is_transposed: bool) -> WeightSpec {
+        let whole = self.weight("weight", &shape, Partition::Column);
+        let name = format!("{}[{}..] of heads", whole.name, section.first);
+        WeightSpec { source: Source::Heads { tensor: whole.name, section, is_transposed }, name, ..whole }
+    }
+
     /// Returns one weight `shape`, `[experts, out, in]` or `[experts, out]`: some columns of the tensor `name` of this
     /// scope, `[experts, in, ..]` or `[experts, ..]`.
     pub(crate) fn columns(&self, name: &str, shape: &[usize], columns: Stride) -> WeightSpec {

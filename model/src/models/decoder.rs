@@ -12,7 +12,7 @@ use super::{Config, Model, ModelError, rope_config};
 use crate::graph::{Activation, Gating, Graph, Input, Pairing, Partition, RotarySpec, Section, Value};
 use crate::layers::{
     AttentionForm, AttentionLayer, AttentionScopes, Embedding, ExpertNames, Experts, ExpertsSize, GatedMlp, Head,
-    Linear, MlpSize, Norm, NormForm, PlainMlp, QueryKeyNorm, SelfAttention, WeightScope,
+    LatentAttention, LatentForm, Linear, MlpSize, Norm, NormForm, PlainMlp, QueryKeyNorm, SelfAttention, WeightScope,
 };
 
 /// The description of a causal language model.
@@ -31,6 +31,8 @@ pub(super) struct Decoder {
     pub(super) norm: NormForm,
     pub(super) attention: AttentionForm,
     pub(super) projections: Projections,
+    /// Latent attention, which replaces `attention` and `projections`.
+    pub(super) latent: Option<LatentForm>,
     pub(super) mlp: MlpSize,
     pub(super) mlp_form: MlpForm,
     /// The network that replaces `mlp` in the layers that have experts.
@@ -207,6 +209,7 @@ impl Decoder {
                 has_sinks: false,
             },
             projections: Projections::Separate,
+            latent: None,
             mlp: MlpSize {
                 hidden_size,
                 intermediate_size,
@@ -345,8 +348,11 @@ impl Decoder {
 
     fn attend(&self, graph: &mut Graph, scope: &WeightScope, layer: usize, x: Value) -> Result<Value, ModelError> {
         let LayerForm { rotary, window, has_experts: _ } = self.layers[layer].clone();
-        let scopes = self.attention_scopes(&scope.child(self.names.attention));
-        let attention = SelfAttention::new(&scopes, &self.attention, AttentionLayer { layer, rotary, window })?;
+        let (scope, layer) = (scope.child(self.names.attention), AttentionLayer { layer, rotary, window });
+        if let Some(form) = &self.latent {
+            return Ok(LatentAttention::new(&scope, form, layer)?.apply(graph, x)?); // [tokens, hidden]
+        }
+        let attention = SelfAttention::new(&self.attention_scopes(&scope), &self.attention, layer)?;
         Ok(attention.apply(graph, x)?) // [tokens, hidden]
     }
 

@@ -15,6 +15,7 @@ mod cohere;
 mod composite;
 mod config;
 mod decoder;
+mod deepseek;
 mod falcon;
 mod gemma;
 mod gemma2;
@@ -26,6 +27,7 @@ mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod llama;
+mod minicpm3;
 mod mistral;
 mod mixtral;
 mod nemotron;
@@ -56,7 +58,7 @@ pub use quantization::read as quantization;
 type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelError>;
 
 /// Pairs of a Hugging Face architecture and its builder.
-const ARCHITECTURES: [(&str, Build); 29] = [
+const ARCHITECTURES: [(&str, Build); 31] = [
     ("ArceeForCausalLM", nemotron::build_arcee),
     ("Cohere2ForCausalLM", cohere::build_cohere2),
     ("CohereForCausalLM", cohere::build),
@@ -70,6 +72,7 @@ const ARCHITECTURES: [(&str, Build); 29] = [
     ("GptOssForCausalLM", gpt_oss::build),
     ("GraniteForCausalLM", granite::build),
     ("LlamaForCausalLM", llama::build),
+    ("MiniCPM3ForCausalLM", minicpm3::build),
     ("MinistralForCausalLM", mistral::build),
     ("Mistral3ForConditionalGeneration", mistral::build),
     ("MistralForCausalLM", mistral::build),
@@ -86,6 +89,7 @@ const ARCHITECTURES: [(&str, Build); 29] = [
     ("Qwen3VLMoeForConditionalGeneration", qwen_moe::build_qwen3_vl),
     ("SmolLM3ForCausalLM", smollm3::build),
     ("Starcoder2ForCausalLM", starcoder2::build),
+    ("YoutuForCausalLM", deepseek::build_youtu),
 ];
 
 /// A causal language model as graphs.

@@ -7,7 +7,7 @@
 use super::{Config, ModelError};
 
 /// Pairs of a key and its neutral value, as JSON text.
-const NEUTRAL: [(&str, &str); 45] = [
+const NEUTRAL: [(&str, &str); 48] = [
     ("add_cross_attention", "false"),
     ("alibi", "false"),
     ("attention_bias", "false"),
@@ -15,6 +15,7 @@ const NEUTRAL: [(&str, &str); 45] = [
     ("attention_multiplier", "null"),
     ("attn_logit_softcapping", "null"),
     ("clip_qkv", "null"),
+    ("dim_model_base", "null"),
     ("embedding_multiplier", "1"),
     ("final_logit_softcapping", "null"),
     ("kv_lora_rank", "null"),
@@ -43,6 +44,8 @@ const NEUTRAL: [(&str, &str); 45] = [
     ("rotary_pct", "1"),
     ("scale_attn_by_inverse_layer_idx", "false"),
     ("scale_attn_weights", "true"),
+    ("scale_depth", "null"),
+    ("scale_emb", "1"),
     ("sliding_window", "null"),
     ("sliding_window_pattern", "null"),
     ("swiglu_alpha", "null"),

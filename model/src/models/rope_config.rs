@@ -1,7 +1,7 @@
 //! Rotary parameters in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`, which contains both.
 //!
 //! Entry points: [`read`] for all layers, [`read_kind`] for models that have parameters for each kind of layer,
-//! [`longest`]. Transformers 5 writes `rope_parameters`. An unknown scaling, or an unknown key of a scaling, is an
+//! [`longest`], [`score_factor`]. Transformers 5 writes `rope_parameters`. An unknown scaling, or an unknown key of a scaling, is an
 //! error.
 //!
 //! Transformers recomputes the frequencies of `dynamic`, and chooses the frequencies of `longrope`, by the length of
@@ -79,6 +79,24 @@ pub(super) fn longest(config: &Config, max_position_embeddings: usize) -> Result
     Ok(max_position_embeddings.max((original.unwrap_or(0.0) * factor) as usize))
 }
 
+/// Returns the factor by which `mscale_all_dim` raises attention scores, as in DeepSeek's models; 1 without that key.
+///
+/// # Errors
+/// When the keys are malformed, or there is `mscale_all_dim` without `factor`.
+pub(super) fn score_factor(config: &Config) -> Result<f64, ModelError> {
+    let parameters = Parameters::new(config)?;
+    let mscale = parameters.own.number_or("mscale_all_dim", 0.0)?;
+    if mscale == 0.0 || parameters.scaling_type()? == "default" {
+        return Ok(1.0);
+    }
+    Ok(grown(parameters.own.required_number("factor")?, mscale).powi(2))
+}
+
+/// Returns the factor of yarn (arXiv 2309.00071) for the attention to contexts that are `factor` times as long.
+fn grown(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
 impl<'a> Parameters<'a> {
     fn new(config: &'a Config) -> Result<Self, ModelError> {
         let (key, own) = match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
@@ -133,7 +151,7 @@ impl<'a> Parameters<'a> {
     fn yarn(&self) -> Result<Yarn, ModelError> {
         let original = self.original()?;
         let factor = self.factor(original)?;
-        let grown = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+        let grown = |mscale: f64| grown(factor, mscale);
         let mscales = [self.own.number("mscale")?, self.own.number("mscale_all_dim")?];
         let attention_factor = match (self.own.number("attention_factor")?, mscales) {
             (Some(attention_factor), _) => attention_factor,

@@ -47,6 +47,8 @@ enum Layout {
     Section { section: Section, len: usize },
     /// The rows are some columns of a transposed tensor: `len` of them in each of its groups.
     Columns { section: Section, len: usize },
+    /// Each row is the matrix of a head: `len` rows of a tensor, transposed if `is_transposed`.
+    Heads { section: Section, len: usize, is_transposed: bool },
     /// Each row is a tensor of its own.
     Stack,
     /// Each row consists of some columns of a matrix `[num_inputs, ..]`, which are its `num_outputs` outputs.
@@ -90,6 +92,9 @@ impl<'a> TensorPart<'a> {
             Layout::Rows if dim == 0 => {}
             Layout::Rows | Layout::Section { .. } | Layout::Stack => return self.gather(rows),
             Layout::Columns { section, len } => return self.gather_columns(rows, section, len),
+            Layout::Heads { section, len, is_transposed } => {
+                return self.gather_heads(rows, section, (len, is_transposed));
+            }
             Layout::Experts { columns, num_outputs, num_inputs } => {
                 return self.gather_experts(rows, columns, [num_outputs, num_inputs]);
             }
@@ -174,6 +179,36 @@ impl<'a> TensorPart<'a> {
         TensorRows { bytes: Cow::Owned(gathered), _pages: None }
     }
 
+    /// Reads the matrices of some heads, one per row: `len` rows of a tensor each, transposed if `is_transposed`. Rows
+    /// beyond the weight are zeros.
+    fn gather_heads(
+        &self,
+        heads: Range<usize>,
+        section: Section,
+        (len, is_transposed): (usize, bool),
+    ) -> TensorRows<'a> {
+        let size = self.element_bytes();
+        let num_columns = self.row_len / len;
+        let mut gathered = vec![0; heads.len() * self.row_len * size];
+        let mut reader = Reader::new();
+        let matrices = heads.zip(gathered.chunks_exact_mut(self.row_len * size));
+        for (head, to) in matrices.filter(|(head, _)| *head < self.part.len) {
+            let first = (self.part.start + head) * section.group_rows + section.first;
+            let mut stored = Vec::with_capacity(to.len());
+            for row in (first..first + len).map(|row| row * num_columns..(row + 1) * num_columns) {
+                reader.append(&self.tensors[0], &row, 0..num_columns * size, &mut stored);
+            }
+            let all = Stride { first: 0, step: 1, parts: 1 };
+            match (is_transposed, size) {
+                (false, _) => to.copy_from_slice(&stored),
+                (true, 2) => transpose::<2>(&stored, all, [num_columns, len], to),
+                (true, _) => transpose::<4>(&stored, all, [num_columns, len], to),
+            }
+        }
+        self.check(0, &gathered);
+        TensorRows { bytes: Cow::Owned(gathered), _pages: reader.rest() }
+    }
+
     /// Reads the matrices of some experts, one per row. Rows beyond the weight are zeros.
     fn gather_experts(
         &self,
@@ -215,7 +250,7 @@ impl<'a> TensorPart<'a> {
     /// Returns the index of the tensor that contains a row of the weight, and the row's first element in it.
     fn place(&self, row: usize) -> (usize, usize) {
         let (tensor, row) = match self.layout {
-            Layout::Rows | Layout::Columns { .. } | Layout::Experts { .. } => (0, row),
+            Layout::Rows | Layout::Columns { .. } | Layout::Heads { .. } | Layout::Experts { .. } => (0, row),
             Layout::Section { section, len } => (0, section.row(row, len)),
             Layout::Stack => (row, 0),
         };
@@ -243,6 +278,10 @@ impl Layout {
             Source::Transposed { section, .. } => {
                 let section = section.unwrap_or(whole);
                 Self::Columns { section, len: num_rows / section.num_groups }
+            }
+            Source::Heads { section, is_transposed, .. } => {
+                let len = if *is_transposed { spec.shape[2] } else { spec.shape[1] };
+                Self::Heads { section: *section, len, is_transposed: *is_transposed }
             }
             Source::Stack(_) => Self::Stack,
             Source::Columns { columns, .. } => {

@@ -132,6 +132,24 @@ fn columns_become_rows() {
 }
 
 #[test]
+fn rows_of_each_head_become_matrices() {
+    let directory = tempfile::tempdir().unwrap();
+    // Each of the two heads has five rows of two elements. Element n has the two bytes 2n and 2n + 1.
+    write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![10, 2])]);
+    let checkpoint = open(directory.path()).unwrap();
+    let elements = |indices: &[u8]| indices.iter().flat_map(|n| [2 * n, 2 * n + 1]).collect::<Vec<u8>>();
+    let heads = |shape: &[usize], first, is_transposed, num_ranks| {
+        let section = Section { num_groups: 2, group_rows: 5, first };
+        let source = Source::Heads { tensor: "a".to_owned(), section, is_transposed };
+        parts(&checkpoint, &WeightSpec { partition: Partition::Column, num_ranks, source, ..spec("b", shape) })
+    };
+    assert_eq!(heads(&[2, 3, 2], 2, false, 1), [elements(&[4, 5, 6, 7, 8, 9, 14, 15, 16, 17, 18, 19])]);
+    assert_eq!(heads(&[2, 3, 2], 2, false, 2)[1], elements(&[14, 15, 16, 17, 18, 19]));
+    assert_eq!(heads(&[2, 2, 3], 0, true, 1), [elements(&[0, 2, 4, 1, 3, 5, 10, 12, 14, 11, 13, 15])]);
+    assert_eq!(heads(&[2, 2, 3], 0, true, 3)[2], [0; 12]);
+}
+
+#[test]
 fn columns_of_all_experts_become_matrices() {
     let directory = tempfile::tempdir().unwrap();
     // Expert 0 is [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]], the other two follow.

@@ -27,6 +27,26 @@ pub(super) struct Batch<'a> {
     pub(super) sizes: &'a Sizes,
 }
 
+/// The arrays in which a layer keeps keys and values.
+#[derive(Debug, Clone)]
+pub(super) struct Cache {
+    /// `[num_blocks, block_size, kv_heads * head_dim]`
+    pub(super) keys: Tensor,
+    /// `[num_blocks, block_size, kv_heads * value_dim]`, or the part of each key that is its value.
+    pub(super) values: CachedValues,
+}
+
+/// The place of the values of a [`Cache`].
+#[derive(Debug, Clone)]
+pub(super) enum CachedValues {
+    Array(Tensor),
+    /// A value is the first numbers of its key, which has `head_dim` of them.
+    InKeys {
+        head_dim: usize,
+        value_dim: usize,
+    },
+}
+
 /// Tiles of queries, with the data of their rows.
 #[derive(Debug, Clone)]
 pub(super) struct Tiles {
@@ -64,20 +84,69 @@ pub(super) struct Chunk {
     pub(super) first_key: Tensor,
 }
 
-/// Returns the caches with the step's k `[tokens, kv_heads, head_dim]` and v `[tokens, kv_heads, value_dim]` written.
+impl CachedValues {
+    /// Returns the array of values, if they have one.
+    pub(super) fn array(&self) -> Option<&Tensor> {
+        match self {
+            Self::Array(values) => Some(values),
+            Self::InKeys { .. } => None,
+        }
+    }
+}
+
+/// Writes the step's k `[tokens, kv_heads, head_dim]` and, if values have an array, v `[tokens, kv_heads, value_dim]`.
+/// Returns the cache that contains them.
 pub(super) fn write(
     emitter: &mut Emitter,
-    caches: &[Tensor; 2],
-    [k, v]: [&Tensor; 2],
+    cache: &Cache,
+    (k, v): (&Tensor, Option<&Tensor>),
     batch: Batch<'_>,
-) -> [Tensor; 2] {
-    let place = places(emitter, &caches[0], batch); // [tokens, 2]
+) -> Cache {
+    let place = places(emitter, &cache.keys, batch); // [tokens, 2]
     let mut write = |cache: &Tensor, x: &Tensor| {
         let x = emitter.reshape(x, &[x.dims()[0], cache.dims()[2]]); // [tokens, width]
         let x = emitter.convert(&x, cache.dtype()); // [tokens, width]
         emitter.scatter_rows(cache, &place, &x, Combine::Replace)
     };
-    [write(&caches[0], k), write(&caches[1], v)]
+    let keys = write(&cache.keys, k);
+    let values = match (&cache.values, v) {
+        (CachedValues::Array(values), Some(v)) => CachedValues::Array(write(values, v)),
+        (values, _) => values.clone(),
+    };
+    Cache { keys, values }
+}
+
+impl Cache {
+    /// Returns the keys `[group, chunk, kv_heads * head_dim]` and the values `[group, chunk, kv_heads * value_dim]` of
+    /// `blocks` `[group, blocks]`.
+    pub(super) fn read(&self, emitter: &mut Emitter, blocks: &Tensor) -> [Tensor; 2] {
+        let keys = read(emitter, &self.keys, blocks);
+        let values = match &self.values {
+            CachedValues::Array(values) => read(emitter, values, blocks),
+            CachedValues::InKeys { head_dim, value_dim } => {
+                let [group, chunk, width] = [0, 1, 2].map(|dim| keys.dims()[dim]);
+                let kv_heads = width / head_dim;
+                let by_head = emitter.reshape(&keys, &[group, chunk, kv_heads, *head_dim]);
+                let values = emitter.slice(&by_head, 3, 0..*value_dim); // [group, chunk, kv_heads, value_dim]
+                emitter.reshape(&values, &[group, chunk, kv_heads * value_dim])
+            }
+        };
+        [keys, values]
+    }
+
+    /// Returns the number of KV heads, and the number of dimensions of a value, given that of a key.
+    fn heads(&self, head_dim: usize) -> [usize; 2] {
+        let kv_heads = self.keys.dims()[2] / head_dim;
+        match &self.values {
+            CachedValues::Array(values) => [kv_heads, values.dims()[2] / kv_heads],
+            CachedValues::InKeys { head_dim: _, value_dim } => [kv_heads, *value_dim],
+        }
+    }
+
+    /// The type of keys and values.
+    pub(super) fn dtype(&self) -> DType {
+        self.keys.dtype()
+    }
 }
 
 /// Returns the block and the offset of each token, `[tokens, 2]` i32. The block of padding is beyond the end of the
@@ -105,30 +174,32 @@ fn places(emitter: &mut Emitter, cache: &Tensor, Batch { rows, sizes }: Batch<'_
 pub(super) fn attend(
     emitter: &mut Emitter,
     (q, sinks): (&Tensor, Option<&Tensor>),
-    caches: &[Tensor; 2],
+    cache: &Cache,
     batch: Batch<'_>,
     spec: &AttentionSpec,
 ) -> Tensor {
     let [heads, head_dim] = [q.dims()[1], q.dims()[2]];
-    let [key_width, value_width] = [0, 1].map(|index: usize| caches[index].dims()[2]);
-    let kv_heads = key_width / head_dim;
-    let dims = Heads { heads, head_dim, kv_heads, value_dim: value_width / kv_heads, dtype: caches[0].dtype() };
+    let [kv_heads, value_dim] = cache.heads(head_dim);
+    let dims = Heads { heads, head_dim, kv_heads, value_dim, dtype: cache.dtype() };
     let plan = Plan::new(dims, batch.sizes, spec);
     let output_dims = [q.dims()[0], plan.heads, plan.value_dim];
     let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
     let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
-    let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
-    if let Some(kernel) = DecodeKernel::of((&scaled, sinks), caches, batch.sizes, spec) {
+    let scaled = emitter.convert(&scaled, cache.dtype()); // [tokens, heads, head_dim]
+    if let Some(values) = cache.values.array()
+        && let caches = [&cache.keys, values]
+        && let Some(kernel) = DecodeKernel::of((&scaled, sinks), caches, batch.sizes, spec)
+    {
         return mosaic::attend(emitter, &kernel, (&scaled, sinks), caches, batch); // [tokens, heads, value_dim]
     }
     let tiles = Tiles { sinks: sinks.cloned(), ..tiles(emitter, &scaled, batch, &plan) };
     if let Some(counts) = plan.num_items {
-        let output = chunk_list::attend(emitter, &tiles, caches, &plan, counts);
-        let output = gather_heads(emitter, &output, caches[0].dtype(), &plan); // [tiles, tile, heads, value_dim]
+        let output = chunk_list::attend(emitter, &tiles, cache, &plan, counts);
+        let output = gather_heads(emitter, &output, cache.dtype(), &plan); // [tiles, tile, heads, value_dim]
         return emitter.reshape(&output, &output_dims); // [tokens, heads, value_dim]
     }
     if plan.group == plan.num_tiles {
-        let output = attend_group(emitter, &tiles, caches, &plan); // [tiles, tile, heads, value_dim]
+        let output = attend_group(emitter, &tiles, cache, &plan); // [tiles, tile, heads, value_dim]
         return emitter.reshape(&output, &output_dims); // [tokens, heads, value_dim]
     }
     let zero = emitter.scalar(0.0, DType::I32); // []
@@ -142,7 +213,7 @@ pub(super) fn attend(
         |emitter, values| {
             let [first, output] = [&values[0], &values[1]];
             let group = tiles.from(emitter, first, plan.group);
-            let attended = attend_group(emitter, &group, caches, &plan); // [group, tile, heads, value_dim]
+            let attended = attend_group(emitter, &group, cache, &plan); // [group, tile, heads, value_dim]
             let output = emitter.dynamic_update_slice(output, &attended, &[first, &zero, &zero, &zero]);
             let next = emitter.elementwise("add", &[first, &step]); // []
             vec![next, output]
@@ -215,7 +286,7 @@ fn starts(emitter: &mut Emitter, first: &Tensor, has_tokens: &Tensor, window: us
 }
 
 /// Computes the attention of a group of tiles, `[group, tile, heads, value_dim]`, f32.
-fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan: &Plan) -> Tensor {
+fn attend_group(emitter: &mut Emitter, tiles: &Tiles, cache: &Cache, plan: &Plan) -> Tensor {
     let queries = queries(emitter, tiles, plan);
     let longest = match (plan.reach, &tiles.starts) {
         (Some(reach), _) => emitter.scalar(reach as f64, DType::I32), // []
@@ -232,7 +303,7 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
     let attend = |emitter: &mut Emitter, values: &[Tensor]| {
         let (position, state) = (&values[0], &values[1..]);
         let blocks = blocks(emitter, tiles, position, plan); // [group, blocks]
-        let [keys, values] = [0, 1].map(|index| read(emitter, &caches[index], &blocks));
+        let [keys, values] = cache.read(emitter, &blocks);
         let first_key = match &tiles.starts {
             Some(starts) => {
                 let position = emitter.broadcast(position, &[], starts.dims()); // [group]
@@ -255,7 +326,7 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
     let dims: Vec<usize> = (0..sum.dims().len()).collect();
     let sum = emitter.broadcast(sum, &dims, output.dims());
     let output = emitter.elementwise("divide", &[output, &sum]);
-    gather_heads(emitter, &output, caches[0].dtype(), plan) // [group, tile, heads, value_dim]
+    gather_heads(emitter, &output, cache.dtype(), plan) // [group, tile, heads, value_dim]
 }
 
 /// Returns the blocks of one chunk of each tile, `[group, blocks]`. The chunk begins at `position`, relative to the
@@ -289,7 +360,7 @@ fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) 
 }
 
 /// Returns the keys or values of `blocks`, `[group, chunk, width]`.
-pub(super) fn read(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
+fn read(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
     let [group, num_blocks] = [blocks.dims()[0], blocks.dims()[1]];
     let gathered = emitter.gather_rows(cache, blocks); // [group, blocks, block_size, width]
     emitter.reshape(&gathered, &[group, num_blocks * BLOCK_SIZE, cache.dims()[2]]) // [group, chunk, width]

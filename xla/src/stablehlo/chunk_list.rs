@@ -8,7 +8,7 @@
 
 use model::graph::DType;
 
-use super::attention::{Chunk, Queries, Tiles, attend_to_chunk, queries, read, start, zero_after_end};
+use super::attention::{Cache, Chunk, Queries, Tiles, attend_to_chunk, queries, start, zero_after_end};
 use super::attention_plan::{ItemCounts, Plan};
 use super::emitter::{Combine, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
@@ -38,13 +38,7 @@ struct Items {
 
 /// Computes the attention of rows that have one query each, `[rows, (kv_heads,) queries, width]`, f32: zeros for rows
 /// without keys.
-pub(super) fn attend(
-    emitter: &mut Emitter,
-    tiles: &Tiles,
-    caches: &[Tensor; 2],
-    plan: &Plan,
-    counts: ItemCounts,
-) -> Tensor {
+pub(super) fn attend(emitter: &mut Emitter, tiles: &Tiles, cache: &Cache, plan: &Plan, counts: ItemCounts) -> Tensor {
     let queries = queries(emitter, tiles, plan);
     let list = list(emitter, tiles, plan, counts.many);
     // The largest score of a row without chunks so far is finite, so that its difference to itself is zero.
@@ -55,7 +49,7 @@ pub(super) fn attend(
     // An iteration takes the next `num_items` chunks. The first value is the index of the first of them, `[]`.
     let advance = |emitter: &mut Emitter, values: &[Tensor], num_items: usize| {
         let items = items(emitter, &list, &values[0], num_items);
-        let attended = attend_to_items(emitter, (tiles, &queries), caches, &items, plan);
+        let attended = attend_to_items(emitter, (tiles, &queries), cache, &items, plan);
         let state = merge(emitter, &values[1..], &attended, &items.rows);
         let step = emitter.scalar(num_items as f64, DType::I32); // []
         let next = emitter.elementwise("add", &[&values[0], &step]); // []
@@ -144,7 +138,7 @@ fn items(emitter: &mut Emitter, list: &List, first: &Tensor, num_items: usize) -
 fn attend_to_items(
     emitter: &mut Emitter,
     (tiles, queries): (&Tiles, &Queries),
-    caches: &[Tensor; 2],
+    cache: &Cache,
     items: &Items,
     plan: &Plan,
 ) -> Vec<Tensor> {
@@ -153,7 +147,7 @@ fn attend_to_items(
         Some(_) => blocks_from(emitter, &tiles.block_tables, items, plan), // [items, blocks]
         None => blocks_of_chunks(emitter, &tiles.block_tables, items, plan), // [items, blocks]
     };
-    let [keys, values] = [0, 1].map(|index| read(emitter, &caches[index], &blocks)); // [items, chunk, width]
+    let [keys, values] = cache.read(emitter, &blocks); // [items, chunk, width]
     let values = zero_after_end(emitter, &values, &first_key, &items.ends); // [items, chunk, width]
     let q = emitter.gather_rows(&queries.q, &items.rows); // [items, (kv_heads,) queries, head_dim]
     let positions = emitter.gather_rows(&queries.positions, &items.rows); // [items, (kv_heads,) queries]

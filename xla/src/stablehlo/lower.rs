@@ -6,10 +6,13 @@
 
 use std::collections::HashMap;
 
-use model::graph::{Binary, DType, Dim, Extent, Graph, Input, Node, Op, Shape, TOKEN_HISTORY, Unary};
+use model::graph::{
+    AttentionSpec, Binary, DType, Dim, Extent, Graph, Input, Node, Op, Shape, StateId, TOKEN_HISTORY, Unary, ValuesIn,
+};
 use model::sampling;
 use proto::MAX_HELD_BACK_TOKENS;
 
+use super::attention::{Cache, CachedValues};
 use super::emitter::{Emitter, Reduction};
 use super::inputs::{RowInputs, SampledInputs, Sizes};
 use super::tensor::{Tensor, Type};
@@ -67,6 +70,25 @@ impl Lowering {
         }
     }
 
+    /// Writes the keys and values of the step, and attends to them.
+    fn attend(&mut self, graph: &Graph, spec: &AttentionSpec, operands: &[Tensor]) -> Tensor {
+        let name = |id: StateId| &graph.state_spec(id).name;
+        let [q, k, rest @ ..] = operands else { unreachable!("there are queries and keys") };
+        let keys = self.states[name(spec.keys)].clone();
+        let (values, v, sinks) = match spec.values {
+            ValuesIn::State(id) => (CachedValues::Array(self.states[name(id)].clone()), Some(&rest[0]), rest.get(1)),
+            ValuesIn::Keys { value_dim } => {
+                (CachedValues::InKeys { head_dim: q.dims()[2], value_dim }, None, rest.first())
+            }
+        };
+        let rows = self.rows.as_ref().expect("decoders have rows");
+        let batch = attention::Batch { rows, sizes: &self.sizes };
+        let cache = attention::write(&mut self.emitter, &Cache { keys, values }, (k, v), batch);
+        let arrays = std::iter::once(&cache.keys).chain(cache.values.array()).cloned();
+        self.states.extend(spec.states().map(name).cloned().zip(arrays));
+        attention::attend(&mut self.emitter, (q, sinks), &cache, batch, spec)
+    }
+
     #[expect(clippy::too_many_lines, reason = "an arm per operation, most of one line")]
     fn lower_node(&mut self, (graph, node): (&Graph, &Node), operands: &[Tensor], arguments: &[Tensor]) -> Tensor {
         let emitter = &mut self.emitter;
@@ -90,19 +112,11 @@ impl Lowering {
                 model_ops::embedding_part(emitter, &operands[0], &operands[1], rank) // [tokens, hidden]
             }
             Op::Linear => model_ops::linear(emitter, &operands[0], &operands[1], operands.get(2)),
+            Op::HeadLinear => model_ops::head_linear(emitter, &operands[0], &operands[1]),
             Op::RmsNorm { eps, offset } => model_ops::rms_norm(emitter, [&operands[0], &operands[1]], *eps, *offset),
             Op::LayerNorm { eps, offset } => model_ops::layer_norm(emitter, operands, *eps, *offset),
             Op::Rotary(spec) => model_ops::rotary(emitter, &operands[0], &operands[1], spec),
-            Op::PagedAttention(spec) => {
-                let rows = self.rows.as_ref().expect("decoders have rows");
-                let names = [spec.keys, spec.values].map(|id| &graph.state_spec(id).name);
-                let cache = names.map(|name| self.states[name].clone());
-                let [q, k, v] = [&operands[0], &operands[1], &operands[2]];
-                let batch = attention::Batch { rows, sizes: &self.sizes };
-                let cache = attention::write(emitter, &cache, [k, v], batch);
-                self.states.extend(names.into_iter().cloned().zip(cache.clone()));
-                attention::attend(emitter, (q, operands.get(3)), &cache, batch, spec)
-            }
+            Op::PagedAttention(spec) => self.attend(graph, spec, operands),
             Op::RunningSum(state) => {
                 let is_token = &self.rows.as_ref().expect("decoders have rows").is_token;
                 let name = &graph.state_spec(*state).name;
@@ -129,6 +143,10 @@ impl Lowering {
             Op::AddBias => model_ops::add_bias(emitter, &operands[0], &operands[1]),
             Op::ScaleColumns => model_ops::scale_columns(emitter, &operands[0], &operands[1]),
             Op::FirstColumns => emitter.slice(&operands[0], 1, 0..node.shape.last_size().unwrap_or(0)),
+            Op::Join => {
+                let last = operands[0].dims().len() - 1;
+                emitter.concatenate(&[&operands[0], &operands[1]], last)
+            }
             Op::Unary(function) => {
                 let op = match function {
                     Unary::Negate => "negate",

@@ -68,6 +68,15 @@ pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: O
     }
 }
 
+/// Computes each head of x `[tokens, heads, in]` times the transpose of its matrix in weight `[heads, out, in]`,
+/// `[tokens, heads, out]`, f32.
+pub(super) fn head_linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor) -> Tensor {
+    let rounded = emitter.convert(x, weight.dtype()); // [tokens, heads, in]
+    let dims = DotDims { batch: [&[1], &[0]], contract: [&[2], &[2]] };
+    let y = emitter.dot(&rounded, weight, dims); // [heads, tokens, out]
+    emitter.transpose(&y, &[1, 0, 2]) // [tokens, heads, out]
+}
+
 /// Computes x `[n, in]` · (int4 weights `[groups, inputs of a group, out]` times factors `[groups, out]`), `[n, out]`,
 /// i32. Inputs that are missing in the last group are zeros.
 fn product_of_groups(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, factors: &Tensor) -> Tensor {

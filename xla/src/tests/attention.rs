@@ -7,7 +7,7 @@
 use backend::{BLOCK_SIZE, Batch, ModelGraphs};
 use devices::{DecodeAttention, DecodeLoop, HeadForm};
 use kernels::attention::KvType;
-use model::graph::{AttentionSpec, StateSpec};
+use model::graph::{AttentionSpec, StateSpec, ValuesIn};
 use proptest::prelude::*;
 
 use super::case::layout;
@@ -25,6 +25,8 @@ struct Heads {
     group: usize,
     head_dim: usize,
     value_dim: usize,
+    /// True if a value is the first numbers of its key.
+    is_latent: bool,
 }
 
 /// The bounds of attention: a window limits the keys that a query sees, and a soft cap limits the scores. Sinks limit
@@ -41,11 +43,12 @@ type Lens = Vec<(usize, usize)>;
 
 fn heads() -> impl Strategy<Value = Heads> {
     let dims = prop::sample::select(vec![[4_usize; 2], [8; 2], [20; 2], [24, 16], [4, 12]]);
-    (1..4usize, 1..4usize, dims).prop_map(|(kv_heads, group, [head_dim, value_dim])| Heads {
+    (1..4usize, 1..4usize, dims, any::<bool>()).prop_map(|(kv_heads, group, [head_dim, value_dim], is_latent)| Heads {
         kv_heads,
         group,
         head_dim,
         value_dim,
+        is_latent: is_latent && value_dim <= head_dim,
     })
 }
 
@@ -81,16 +84,25 @@ impl Reading {
 
 /// Returns a case of rows with the lengths `lens`, in a program for `bucket`.
 fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbers: &mut Numbers) -> Case {
-    let Heads { kv_heads, group, head_dim, value_dim } = heads;
+    let Heads { kv_heads, group, head_dim, value_dim, is_latent } = heads;
     let mut graph = Graph::default();
     let q = tokens(&mut graph, 0, &[kv_heads * group, head_dim]);
-    let [k, v] = [(1, head_dim), (2, value_dim)].map(|(index, dim)| tokens(&mut graph, index, &[kv_heads, dim]));
+    let k = tokens(&mut graph, 1, &[kv_heads, head_dim]);
     let Bounds { window, soft_cap, has_sinks } = bounds;
+    let has_sinks = has_sinks && !is_latent;
     let [keys, values] = [("keys", head_dim), ("values", value_dim)]
-        .map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[kv_heads, dim], window)));
+        .map(|(name, dim)| StateSpec::of_tokens(name, &[kv_heads, dim], window));
+    let keys = graph.state(&keys);
+    let values = if is_latent { ValuesIn::Keys { value_dim } } else { graph.state(&values).into() };
     let spec = AttentionSpec { keys, values, scale: 0.5, window, soft_cap };
-    let sinks = has_sinks.then(|| graph.argument(3, Shape::fixed(&[kv_heads * group]), DType::F32));
-    let attended = graph.paged_attention([q, k, v], sinks, spec).unwrap();
+    let attended = if is_latent {
+        graph.latent_attention([q, k], spec)
+    } else {
+        let v = tokens(&mut graph, 2, &[kv_heads, value_dim]);
+        let sinks = has_sinks.then(|| graph.argument(3, Shape::fixed(&[kv_heads * group]), DType::F32));
+        graph.paged_attention([q, k, v], sinks, spec)
+    };
+    let attended = attended.unwrap();
     let graph = graph.finish(&[attended]);
     let num_blocks = 3 + lens.iter().map(|(before, now)| (before + now).div_ceil(BLOCK_SIZE)).sum::<usize>();
     let longest = lens.iter().map(|(before, now)| before + now).max().unwrap();
@@ -105,10 +117,14 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     let array =
         |[heads, dim]: [usize; 2]| floats(&[num_tokens, heads, dim], numbers.short_floats(num_tokens * heads * dim));
     case.arguments = [[kv_heads * group, head_dim], [kv_heads, head_dim], [kv_heads, value_dim]].map(array).to_vec();
+    case.arguments.truncate(if is_latent { 2 } else { 3 });
     if has_sinks {
         case.arguments.push(floats(&[kv_heads * group], numbers.floats(kv_heads * group, 12.0)));
     }
     case.caches = vec![[head_dim, value_dim].map(|dim| cache(&case, ([kv_heads, dim], window), lens, numbers))];
+    if is_latent {
+        case.caches[0][1].clear();
+    }
     case
 }
 
@@ -179,7 +195,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let lens: Lens = lens.into_iter().map(|before| (before, 1)).collect();
-        let heads = Heads { kv_heads, group, head_dim: dims[0], value_dim: dims[1] };
+        let heads = Heads { kv_heads, group, head_dim: dims[0], value_dim: dims[1], is_latent: false };
         let mut numbers = Numbers::new(seed);
         let mut case = case((heads, bounds), &lens, [lens.len() + 2, 1], &mut numbers);
         // Scores of larger queries would be large, so that one key has all the weight.
@@ -218,7 +234,7 @@ proptest! {
 /// The blocks and the arguments of one row change no bit of another row.
 #[test]
 fn nothing_of_a_row_gets_into_another() {
-    let heads = Heads { kv_heads: 2, group: 2, head_dim: 8, value_dim: 8 };
+    let heads = Heads { kv_heads: 2, group: 2, head_dim: 8, value_dim: 8, is_latent: false };
     let decodes =
         [HeadForm::Split, HeadForm::Wide].map(|form| (form, [4, 1], vec![(600, 1), (20, 1), (3, 1), (333, 1)]));
     let prompts = (HeadForm::Split, [4, 32], vec![(600, 32), (20, 9), (0, 3), (333, 30)]);
@@ -265,7 +281,7 @@ fn nothing_of_a_row_gets_into_another() {
 #[test]
 fn a_layer_reads_the_state_of_another() {
     let (lens, mut numbers) = (vec![(20, 5), (3, 1)], Numbers::new(4));
-    let heads = Heads { kv_heads: 2, group: 2, head_dim: 8, value_dim: 4 };
+    let heads = Heads { kv_heads: 2, group: 2, head_dim: 8, value_dim: 4, is_latent: false };
     let bounds = Bounds { window: None, soft_cap: None, has_sinks: false };
     let mut case = case((heads, bounds), &lens, [2, 32], &mut numbers);
     let mut graph = Graph::clone(&case.graph);

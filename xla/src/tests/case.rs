@@ -11,9 +11,7 @@ use backend::{BLOCK_SIZE, StateLayout};
 use backend::{Batch, RowSampler};
 use cpu::oracle::{Array, Elements, Oracle};
 use devices::{DecodeAttention, DecodeLoop, HeadForm};
-use model::graph::{
-    AttentionSpec, DType, Dim, Graph, Op, Quantization, Shape, StateId, TOKEN_HISTORY, Value, WeightPart, WeightSpec,
-};
+use model::graph::{DType, Dim, Graph, Op, Quantization, Shape, StateId, TOKEN_HISTORY, Value, WeightPart, WeightSpec};
 use model::weights::Checkpoint;
 use model_files::ModelFiles;
 use numbers::FloatType;
@@ -40,7 +38,8 @@ pub(super) struct Case {
     /// The arguments of the graph: `[tokens, ..]` or `[rows, ..]` without padding, or of a fixed shape.
     pub(super) arguments: Vec<Array>,
     pub(super) weights: Vec<(WeightSpec, Vec<f32>)>,
-    /// Keys and values of each layer, `[num_blocks, kv_heads, block_size, dim]`.
+    /// Keys and values of each layer, `[num_blocks, kv_heads, block_size, dim]`. There are no values if they are in the
+    /// keys.
     pub(super) caches: Vec<[Vec<f32>; 2]>,
     /// The states of slots, each `[num_slots, ..]`.
     pub(super) slots: Vec<Vec<f32>>,
@@ -119,8 +118,9 @@ impl Case {
             decode_attention: DecodeAttention::Loop,
             chunk_bytes: 16 << 20,
         };
-        let cache = |KvHeads { kv_heads, dim, .. }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * dim];
-        let caches = kv_heads(&graph).into_iter().map(|pair| pair.map(cache)).collect();
+        let cache = |KvHeads { kv_heads, dim, .. }: &KvHeads| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * dim];
+        let pair = |heads: Vec<KvHeads>| [0, 1].map(|index| heads.get(index).map(cache).unwrap_or_default());
+        let caches = kv_heads(&graph).into_iter().map(pair).collect();
         let slot_len = |id: StateId| num_slots * graph.state_spec(id).num_elements();
         let slots = slot_states(&graph).into_iter().map(|id| vec![0.0; slot_len(id)]).collect();
         let history = vec![0; num_slots * max_total_tokens];
@@ -184,7 +184,7 @@ impl Case {
         let checkpoint = (!self.weights.is_empty()).then(|| checkpoint(&self.weights, directory.path()));
         let oracle = Oracle::new(&self.graph, checkpoint.as_ref(), self.layout);
         let layers = kv_heads(&self.graph);
-        layers.iter().zip(&self.caches).for_each(|([keys, _], [k, v])| oracle.set_cache(keys.id, [k, v]));
+        layers.iter().zip(&self.caches).for_each(|(heads, [k, v])| oracle.set_cache(heads[0].id, [k, v]));
         let slot_states = slot_states(&self.graph);
         slot_states.iter().zip(&self.slots).for_each(|(id, numbers)| oracle.set_slots(*id, numbers));
         oracle.set_history(&self.history);
@@ -199,7 +199,7 @@ impl Case {
         } else {
             oracle.run(&self.batch, &self.arguments)
         };
-        let caches = layers.iter().map(|[keys, _]| oracle.cache(keys.id)).collect();
+        let caches = layers.iter().map(|heads| oracle.cache(heads[0].id)).collect();
         let slots = slot_states.into_iter().map(|id| oracle.slots(id)).collect();
         Outcome { outputs, caches, slots, history: oracle.history() }
     }
@@ -221,19 +221,20 @@ impl Case {
     fn outcome(&self, mut results: Vec<Array>, num_donated: usize) -> Outcome {
         let outputs = results.split_off(num_donated);
         let Elements::I32(history) = results.pop().unwrap().elements else { panic!("the history has tokens") };
-        let slots = results.split_off(2 * self.caches.len()).into_iter().map(|slots| match slots.elements {
+        let layers = kv_heads(&self.graph);
+        let slots = results.split_off(layers.iter().map(Vec::len).sum());
+        let slots = slots.into_iter().map(|slots| match slots.elements {
             Elements::F32(numbers) => numbers,
             other => panic!("slots keep floats, not {other:?}"),
         });
         let slots = slots.collect();
-        let mut caches = Vec::new();
-        for (pair, heads) in results.chunks_exact(2).zip(kv_heads(&self.graph)) {
-            let cache = |index: usize| match &pair[index].elements {
-                Elements::F32(values) => swap_heads(values, heads[index], Swap::FromDevice),
-                other => panic!("keys and values are floats, not {other:?}"),
-            };
-            caches.push([0, 1].map(cache));
-        }
+        let mut results = results.into_iter().map(|result| result.elements);
+        let mut cache = |heads: &KvHeads| match results.next() {
+            Some(Elements::F32(values)) => swap_heads(&values, *heads, Swap::FromDevice),
+            other => panic!("keys and values are floats, not {other:?}"),
+        };
+        let mut pair = |heads: Vec<KvHeads>| [0, 1].map(|index| heads.get(index).map(&mut cache).unwrap_or_default());
+        let caches = layers.into_iter().map(&mut pair).collect();
         let shapes = self.graph.outputs().iter().map(|output| &self.graph.node(*output).shape);
         let outputs = outputs.iter().zip(shapes).map(|(output, shape)| match self.places(shape) {
             Some((places, _)) => output.rows(&places),
@@ -370,21 +371,21 @@ fn masked_vocab(graph: &Graph) -> usize {
     graph.nodes().iter().find_map(|node| vocab_size(&node.op)).unwrap_or(1)
 }
 
-/// Returns the keys and values of attention layers, each pair once.
-fn kv_heads(graph: &Graph) -> Vec<[KvHeads; 2]> {
-    let mut pairs = Vec::new();
+/// Returns the keys and, if they have a state of their own, the values of attention layers, each pair once.
+fn kv_heads(graph: &Graph) -> Vec<Vec<KvHeads>> {
+    let mut pairs: Vec<Vec<StateId>> = Vec::new();
     for node in graph.nodes() {
-        if let Op::PagedAttention(AttentionSpec { keys, values, .. }) = node.op
-            && !pairs.contains(&[keys, values])
+        if let Op::PagedAttention(spec) = &node.op
+            && !pairs.iter().any(|pair| pair[0] == spec.keys)
         {
-            pairs.push([keys, values]);
+            pairs.push(spec.states().collect());
         }
     }
     let heads = |id: StateId| {
         let [kv_heads, dim] = *graph.state_spec(id).shape else { panic!("keys are [kv_heads, head_dim]") };
         KvHeads { id, kv_heads, dim }
     };
-    pairs.into_iter().map(|pair| pair.map(heads)).collect()
+    pairs.into_iter().map(|pair| pair.into_iter().map(heads).collect()).collect()
 }
 
 /// Returns the states of slots, each once.

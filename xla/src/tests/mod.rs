@@ -52,6 +52,7 @@ fn test_of(op: &Op) -> &'static str {
         Op::Input(Input::Sampling { .. }) => "sampling_inputs_and_row_arguments_pass_through",
         Op::Argument(_) | Op::Constant(_) | Op::Reshape => "tokens_and_their_arguments_pass_through",
         Op::Weight(_) | Op::Linear => "linear_layers",
+        Op::HeadLinear | Op::Join => "heads_have_matrices_of_their_own",
         Op::CurrentTokens => "current_tokens_are_read_and_noted",
         Op::Embedding => "embeddings_are_rows_of_the_table",
         Op::RmsNorm { .. } | Op::LayerNorm { .. } => "norms",
@@ -105,7 +106,7 @@ fn tests_of_operations_exist() {
     let mut ops: Vec<Op> = graphs.iter().flat_map(|graph| graph.nodes()).map(|node| node.op.clone()).collect();
     ops.extend([Op::AllReduce, Op::AllGather, Op::AddBias, Op::FirstColumns, Op::ScaleColumns]);
     ops.extend([Op::LayerNorm { eps: 0.0, offset: 0.0 }, Op::Activate(Activation::Gelu)]);
-    ops.push(Op::Unary(Unary::ReciprocalRoot));
+    ops.extend([Op::HeadLinear, Op::Join, Op::Unary(Unary::ReciprocalRoot)]);
     ops.push(Op::Route(RouterSpec { num_chosen: 1, is_normalised: true }));
     ops.push(Op::Experts(ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into() }));
     for op in ops {

@@ -70,6 +70,35 @@ proptest! {
 proptest! {
     #![proptest_config(cases(6))]
 
+    /// Each head of x is multiplied by its matrix, and joined with the same head of y.
+    #[test]
+    fn heads_have_matrices_of_their_own(
+        [num_rows, num_heads] in prop::array::uniform2(1..6usize),
+        [num_inputs, num_outputs, num_others] in prop::array::uniform3(1..70usize),
+        dtype in prop::sample::select(FLOATS.to_vec()),
+        seed in any::<u64>(),
+    ) {
+        let mut graph = Graph::default();
+        let [x, y] = [(0, num_inputs), (1, num_others)].map(|(index, dim)| tokens(&mut graph, index, &[num_heads, dim]));
+        let spec = weight("weight", &[num_heads, num_outputs, num_inputs], dtype);
+        let matrices = graph.weight(&spec);
+        let multiplied = graph.head_linear(x, matrices).unwrap();
+        let joined = graph.join(multiplied, y).unwrap();
+        let graph = graph.finish(&[joined]);
+        let mut numbers = Numbers::new(seed);
+        let [x, y] = [num_inputs, num_others].map(|dim| {
+            floats(&[num_rows, num_heads, dim], numbers.short_floats(num_rows * num_heads * dim))
+        });
+        let mut case = Case::plain(graph, num_rows, vec![x, y]);
+        case.weights = vec![(spec, numbers.short_floats(num_heads * num_outputs * num_inputs))];
+        // Sums of short floats are exact in any order.
+        case.check(&[Tolerance::Close { relative: 0.0, absolute: 1e-4 }]);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(6))]
+
     /// Sums of integers are exact, so the same x and weight give the same products.
     #[test]
     fn linear_layers_of_integers(

@@ -31,7 +31,7 @@ pub(in super::super) fn attend(
     emitter: &mut Emitter,
     kernel: &DecodeKernel,
     (q, sinks): (&Tensor, Option<&Tensor>),
-    caches: &[Tensor; 2],
+    caches: [&Tensor; 2],
     Batch { rows, sizes: _ }: Batch<'_>,
 ) -> Tensor {
     let types: Vec<Type> = kernel.operands().iter().map(tensor_type).collect();
@@ -46,7 +46,7 @@ pub(in super::super) fn attend(
         let sinks = emitter.reshape(&sinks, &[groups, queries]); // [groups, queries]
         emitter.broadcast(&sinks, &[0, 1], &[groups, queries, LANES]) // [groups, queries, LANES]
     });
-    let operands: Vec<&Tensor> = [&lens, &tables, &q, &caches[0], &caches[1]].into_iter().chain(&sinks).collect();
+    let operands: Vec<&Tensor> = [&lens, &tables, &q, caches[0], caches[1]].into_iter().chain(&sinks).collect();
     assert!(operands.iter().map(|operand| operand.ty()).eq(&types), "operands have the types of the kernel");
     let config = config(kernel);
     let output = emitter.custom_call((TARGET, decode::NAME), &operands, tensor_type(&kernel.result()), &config);
@@ -59,7 +59,7 @@ impl DecodeKernel {
     /// these sizes.
     pub(in super::super) fn of(
         (q, sinks): (&Tensor, Option<&Tensor>),
-        caches: &[Tensor; 2],
+        caches: [&Tensor; 2],
         sizes: &Sizes,
         spec: &AttentionSpec,
     ) -> Option<Self> {

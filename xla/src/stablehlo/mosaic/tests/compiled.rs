@@ -12,7 +12,7 @@ use pjrt::{CompiledMemoryStats, Plugin, Topology, Value};
 use super::*;
 use crate::hlo::{Assumed, HloModule};
 use crate::platform::Platform;
-use crate::stablehlo::attention::{self, Batch};
+use crate::stablehlo::attention::{self, Batch, Cache, CachedValues};
 use crate::stablehlo::emitter::Emitter;
 use crate::stablehlo::inputs::{RowInputs, Sizes};
 use crate::stablehlo::tensor::{Tensor, Type};
@@ -78,9 +78,9 @@ impl Program {
             chunk_bytes: 8 << 20,
         };
         let [bf16, f32] = [FloatType::Bf16, FloatType::F32].map(DType::Float);
-        let cache = Type::new([4096, BLOCK_SIZE, kv_heads * head_dim], bf16);
+        let array = Type::new([4096, BLOCK_SIZE, kv_heads * head_dim], bf16);
         let vectors = |heads: usize| Type::new([ROWS, heads, head_dim], f32);
-        let types = [cache.clone(), cache.clone(), Type::new([shape.len()], DType::I32)];
+        let types = [array.clone(), array.clone(), Type::new([shape.len()], DType::I32)];
         let types = types.into_iter().chain([vectors(heads), vectors(kv_heads), vectors(kv_heads)]);
         let types = types.chain([Type::new([heads], f32)]);
         let parameter = |(index, ty): (usize, Type)| match index {
@@ -94,15 +94,16 @@ impl Program {
         let mut graph = Graph::default();
         let states =
             ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[kv_heads, head_dim], window)));
-        let spec = AttentionSpec { keys: states[0], values: states[1], scale: 0.1, window, soft_cap };
+        let spec = AttentionSpec { keys: states[0], values: states[1].into(), scale: 0.1, window, soft_cap };
         let mut emitter = Emitter::default();
         let (rows, _) = RowInputs::unpack(&mut emitter, packed, shape);
         let batch = Batch { rows: &rows, sizes: &sizes };
-        let caches = attention::write(&mut emitter, &[keys.clone(), values.clone()], [k, v], batch);
-        let output = attention::attend(&mut emitter, (q, has_sinks.then_some(sinks)), &caches, batch, &spec);
-        let [keys, values] = caches;
-        let text = module("decode", 1, &parameters, emitter, (&[keys, values, output], &[Layout::RowMajor; 2]));
-        let padded = Type { dims: vec![4096, BLOCK_SIZE, (kv_heads * head_dim).next_multiple_of(LANES)], ..cache };
+        let cache = Cache { keys: keys.clone(), values: CachedValues::Array(values.clone()) };
+        let cache = attention::write(&mut emitter, &cache, (k, Some(v)), batch);
+        let output = attention::attend(&mut emitter, (q, has_sinks.then_some(sinks)), &cache, batch, &spec);
+        let values = cache.values.array().unwrap().clone();
+        let text = module("decode", 1, &parameters, emitter, (&[cache.keys, values, output], &[Layout::RowMajor; 2]));
+        let padded = Type { dims: vec![4096, BLOCK_SIZE, (kv_heads * head_dim).next_multiple_of(LANES)], ..array };
         Self { text, cache_bytes: 2 * padded.size_bytes() }
     }
 
