@@ -21,6 +21,8 @@ pub(crate) struct AttentionForm {
     pub(crate) has_bias: bool,
     pub(crate) has_output_bias: bool,
     pub(crate) norm: QueryKeyNorm,
+    /// True if each head of queries and keys is normalised after its rotation, not before it.
+    pub(crate) has_norm_last: bool,
     /// The factor by which attention scores are multiplied.
     pub(crate) scale: f32,
     /// If set, scores become `cap · tanh(score / cap)`.
@@ -29,7 +31,7 @@ pub(crate) struct AttentionForm {
     pub(crate) has_sinks: bool,
 }
 
-/// The normalisation of queries and keys before their rotation.
+/// The normalisation of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum QueryKeyNorm {
     None,
@@ -37,6 +39,8 @@ pub(crate) enum QueryKeyNorm {
     Head(NormForm),
     /// Each head is normalised alone, with its own row of the weights `[heads, head_dim]`.
     EachHead(NormForm),
+    /// As `EachHead`, with a tensor for each head, in the scopes `norms.0`, `norms.1` and so on.
+    Stacked(NormForm),
     /// All heads are normalised together, by their root mean square, with a weight `[heads * head_dim]`. The field is
     /// the epsilon that is added to the mean of the squares.
     AllHeads(f32),
@@ -150,19 +154,30 @@ impl SelfAttention {
         let x = if let HeadNorms::All(norm) = norm { norm.apply(graph, x)? } else { x }; // [tokens, heads * head_dim]
         let num_heads = graph.node(x).shape.last_size().unwrap_or_default() / head_dim;
         let x = graph.reshape(x, &[num_heads, head_dim])?; // [tokens, heads, head_dim]
-        let x = if let HeadNorms::Each(norm) = norm { norm.apply(graph, x)? } else { x }; // [tokens, heads, head_dim]
-        let Some(rotary) = &self.layer.rotary else { return Ok(x) };
-        let positions = graph.input(Input::Positions); // [tokens]
-        graph.rotary(x, positions, rotary) // [tokens, heads, head_dim]
+        let x = if self.form.has_norm_last { x } else { norm.of_heads(graph, x)? }; // [tokens, heads, head_dim]
+        let x = match &self.layer.rotary {
+            Some(rotary) => {
+                let positions = graph.input(Input::Positions); // [tokens]
+                graph.rotary(x, positions, rotary)? // [tokens, heads, head_dim]
+            }
+            None => x,
+        };
+        if self.form.has_norm_last { norm.of_heads(graph, x) } else { Ok(x) } // [tokens, heads, head_dim]
     }
 }
 
 impl HeadNorms {
+    /// Normalises each head of x `[tokens, heads, head_dim]`, if each has a norm of its own.
+    fn of_heads(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        if let Self::Each(norm) = self { norm.apply(graph, x) } else { Ok(x) } // [tokens, heads, head_dim]
+    }
+
     fn new(scope: &WeightScope, norm: QueryKeyNorm, [num_heads, head_dim]: [usize; 2]) -> Self {
         match norm {
             QueryKeyNorm::None => Self::None,
             QueryKeyNorm::Head(form) => Self::Each(Norm::new(scope, head_dim, form)),
             QueryKeyNorm::EachHead(form) => Self::Each(Norm::each_head(scope, [num_heads, head_dim], form)),
+            QueryKeyNorm::Stacked(form) => Self::Each(Norm::stacked(scope, [num_heads, head_dim], form)),
             QueryKeyNorm::AllHeads(eps) => Self::All(HeadsNorm::new(scope, [num_heads, head_dim], eps)),
         }
     }

@@ -57,6 +57,11 @@ impl Linear {
         Self { weight, bias: None }
     }
 
+    /// Returns this layer with a bias.
+    pub(crate) fn with_bias(self, bias: WeightSpec) -> Self {
+        Self { bias: Some(bias), ..self }
+    }
+
     fn new(scope: &WeightScope, size: LinearSize, weight: Partition, bias: Partition) -> Self {
         let LinearSize { num_inputs, num_outputs, has_bias } = size;
         Self {

@@ -66,6 +66,13 @@ impl Norm {
         Self { form, weight: copied(weight), bias: bias.map(copied) }
     }
 
+    /// As [`Norm::each_head`], without bias, with a tensor `norms.0.weight`, `norms.1.weight` … for each head.
+    pub(crate) fn stacked(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], form: NormForm) -> Self {
+        let num_copies = (scope.num_ranks() / num_heads).max(1);
+        let weight = scope.child("norms").stack("weight", num_heads, &[head_dim], Partition::Column);
+        Self { form, weight: WeightSpec { num_copies, ..weight }, bias: None }
+    }
+
     fn with_shape(scope: &WeightScope, shape: &[usize], form: NormForm, partition: Partition) -> Self {
         let has_bias = form.kind == NormKind::Layer { has_bias: true };
         Self {

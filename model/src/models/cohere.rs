@@ -7,13 +7,10 @@
 //! its own weights. In Cohere 2, by default three of every four layers have a window, and only layers with a window
 //! have rotary positions.
 
-use std::sync::Arc;
-
 use numbers::FloatType;
 
 use super::decoder::{Block, Decoder};
-use super::{Config, Model, ModelError, neutral, rope_config};
-use crate::graph::Pairing;
+use super::{Config, Model, ModelError, neutral};
 use crate::layers::{NormForm, NormKind, QueryKeyNorm, WeightScope};
 
 /// Builds Cohere; see [`super::build`].
@@ -44,8 +41,7 @@ fn decoder(config: &Config, root: WeightScope) -> Result<Decoder, ModelError> {
     let norm = NormForm { kind, ..NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?) };
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     decoder.block = Block::Parallel { before_attention: "input_layernorm", before_mlp: "input_layernorm" };
-    let rotary = Arc::new(rope_config::read(config, decoder.attention.head_dim, Pairing::Neighbours)?);
-    decoder.layers.iter_mut().for_each(|layer| layer.rotary = Some(Arc::clone(&rotary)));
+    decoder.rotate_neighbours(config)?;
     decoder.logits_multiplier = config.number_or("logit_scale", 0.0625)? as f32;
     decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
     Ok(decoder)

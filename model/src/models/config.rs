@@ -16,6 +16,8 @@ use crate::layers::HeadsError;
 const CONFIG: &str = "config.json";
 /// The key that says if the embedding table is also the matrix of the output head.
 const TIE: &str = "tie_word_embeddings";
+/// The keys of rotary parameters. The first wins.
+const ROTARY: [&str; 2] = ["rope_parameters", "rope_scaling"];
 /// Keys, each with the name that older model families use for the same value.
 const OTHER_NAMES: [(&str, &str); 6] = [
     ("hidden_size", "n_embd"),
@@ -121,6 +123,25 @@ impl Config {
         if !self.has(key) {
             config.keys.insert(key.to_owned(), default.into());
         }
+        config
+    }
+
+    /// Returns the object with the rotary parameters, `rope_parameters` or `rope_scaling`; `None` if there is neither.
+    pub(super) fn rotary(&self) -> Result<Option<Self>, ModelError> {
+        for key in ROTARY {
+            if let Some(object) = self.object(key)? {
+                return Ok(Some(self.nested(key, object.clone())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns this configuration with these rotary parameters instead of its own.
+    pub(super) fn with_rotary(&self, parameters: Value) -> Self {
+        let mut config = self.clone();
+        let [key, other] = ROTARY;
+        config.keys.insert(key.to_owned(), parameters);
+        config.keys.remove(other);
         config
     }
 

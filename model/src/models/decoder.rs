@@ -44,6 +44,7 @@ pub(super) struct Decoder {
     pub(super) residual_multiplier: f32,
     /// True if the embedding table is also the matrix of the output head.
     pub(super) is_tied: bool,
+    pub(super) has_head_bias: bool,
     /// The factor by which logits are multiplied.
     pub(super) logits_multiplier: f32,
     pub(super) logits_soft_cap: Option<f32>,
@@ -58,6 +59,10 @@ pub(super) struct Names {
     pub(super) positions: &'static str,
     pub(super) layers: &'static str,
     pub(super) attention: &'static str,
+    /// The projection of attention's output, the norm of queries and that of keys.
+    pub(super) output: &'static str,
+    pub(super) query_norm: &'static str,
+    pub(super) key_norm: &'static str,
     pub(super) mlp: &'static str,
     pub(super) last_norm: &'static str,
     pub(super) head: &'static str,
@@ -80,7 +85,7 @@ pub(super) enum Block {
 /// The way in which the weights of queries, keys and values are stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Projections {
-    /// `q_proj`, `k_proj`, `v_proj` and `o_proj`.
+    /// `q_proj`, `k_proj` and `v_proj`; [`Names`] has the name of the output's projection.
     Separate,
     /// One tensor, which contains all queries, then all keys, then all values.
     Fused { qkv: &'static str, output: &'static str },
@@ -153,6 +158,9 @@ impl Names {
         positions: "embed_positions",
         layers: "layers",
         attention: "self_attn",
+        output: "o_proj",
+        query_norm: "q_norm",
+        key_norm: "k_norm",
         mlp: "mlp",
         last_norm: "norm",
         head: "lm_head",
@@ -204,6 +212,7 @@ impl Decoder {
                 has_bias,
                 has_output_bias: has_bias,
                 norm: QueryKeyNorm::None,
+                has_norm_last: false,
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 soft_cap: None,
                 has_sinks: false,
@@ -224,9 +233,25 @@ impl Decoder {
             ],
             residual_multiplier: 1.0,
             is_tied: config.flag_or("tie_word_embeddings", false)?,
+            has_head_bias: false,
             logits_multiplier: 1.0,
             logits_soft_cap: None,
         })
+    }
+
+    /// Sets all biases of layers, except those of norms.
+    pub(super) fn set_biases(&mut self, has_bias: bool) {
+        (self.attention.has_bias, self.attention.has_output_bias, self.mlp.has_bias) = (has_bias, has_bias, has_bias);
+    }
+
+    /// Makes the rotary embeddings of all layers rotate adjacent values of each head.
+    ///
+    /// # Errors
+    /// When the rotary parameters are malformed.
+    pub(super) fn rotate_neighbours(&mut self, config: &Config) -> Result<(), ModelError> {
+        let rotary = Arc::new(rope_config::read(config, self.attention.head_dim, Pairing::Neighbours)?);
+        self.layers.iter_mut().for_each(|layer| layer.rotary = Some(Arc::clone(&rotary)));
+        Ok(())
     }
 
     /// Sets the sliding window of each layer. config.json's `layer_types` determines which layers have one; without
@@ -288,12 +313,15 @@ impl Decoder {
             hidden = self.layer(&mut graph, &scope, layer, hidden)?; // [tokens, hidden]
         }
         let hidden = self.normed(&mut graph, &base, self.names.last_norm, hidden)?; // [tokens, hidden]
-        let linear = if self.is_tied {
+        let scope = self.root.child(self.names.head);
+        let mut linear = if self.is_tied {
             embedding.tied_head()
         } else {
-            let shape = [self.vocab_size, hidden_size];
-            Linear::vocab(self.root.child(self.names.head).weight("weight", &shape, Partition::Vocab))
+            Linear::vocab(scope.weight("weight", &[self.vocab_size, hidden_size], Partition::Vocab))
         };
+        if self.has_head_bias {
+            linear = linear.with_bias(scope.weight("bias", &[self.vocab_size], Partition::Vocab));
+        }
         let head = Head { linear, multiplier: self.logits_multiplier, soft_cap: self.logits_soft_cap };
         Ok(Model { decoder: graph.finish(&[hidden]), head })
     }
@@ -361,7 +389,7 @@ impl Decoder {
         let [q_width, kv_width] = [num_attention_heads, num_key_value_heads].map(|num_heads| num_heads * head_dim);
         let ([q, k, v], o) = match self.projections {
             Projections::Separate => {
-                (["q_proj", "k_proj", "v_proj"].map(|name| scope.child(name)), scope.child("o_proj"))
+                (["q_proj", "k_proj", "v_proj"].map(|name| scope.child(name)), scope.child(self.names.output))
             }
             Projections::Fused { qkv, output } => {
                 let group_rows = q_width + 2 * kv_width;
@@ -376,7 +404,7 @@ impl Decoder {
                 ([0, queries, queries + head_dim].map(part), scope.child(output))
             }
         };
-        let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|name| scope.child(name));
+        let [q_norm, k_norm] = [self.names.query_norm, self.names.key_norm].map(|name| scope.child(name));
         AttentionScopes { q, k, v, o, q_norm, k_norm, sinks: scope.clone() }
     }
 

@@ -24,7 +24,7 @@ const NAMES: Names = Names {
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
-    neutral::require(config, &["multi_query", "parallel_attn"])?;
+    neutral::require(config, &["bias", "multi_query", "parallel_attn"])?;
     let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
     let intermediate_size = config.size_or("ffn_hidden_size", 4 * config.size("hidden_size")?)?;
     let root = WeightScope::root(dtype, num_ranks);
@@ -42,8 +42,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.block = block(config, is_new)?;
     decoder.projections = Projections::FusedByHead { qkv: "query_key_value", output: "dense" };
     let has_bias = config.flag_or("bias", false)?;
-    (decoder.attention.has_bias, decoder.attention.has_output_bias, decoder.mlp.has_bias) =
-        (has_bias, has_bias, has_bias);
+    decoder.set_biases(has_bias);
     if !config.has("activation") {
         decoder.mlp.activation = Activation::Gelu;
     }

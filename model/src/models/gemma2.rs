@@ -12,6 +12,14 @@ use super::{Config, Model, ModelError, gemma, neutral};
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    decoder(config, dtype, num_ranks)?.build()
+}
+
+/// Returns the decoder of Gemma 2.
+///
+/// # Errors
+/// When a key is missing or malformed. The message names the key.
+pub(super) fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
     let understood = [
         "attention_bias",
         "attn_logit_softcapping",
@@ -25,7 +33,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     set_block(&mut decoder, config)?;
     decoder.attention.soft_cap = config.number("attn_logit_softcapping")?.map(|cap| cap as f32);
     decoder.set_windows(config, |layer| layer % 2 == 0)?;
-    decoder.build()
+    Ok(decoder)
 }
 
 /// Sets the norms, the factor of the attention scores and the soft cap of the logits, as in Gemma 2 and 3.

@@ -17,9 +17,8 @@ const NAMES: Names = Names {
     positions: "wpe",
     layers: "h",
     attention: "attn",
-    mlp: "mlp",
     last_norm: "ln_f",
-    head: "lm_head",
+    ..Names::LLAMA
 };
 
 /// Builds the model; see [`super::build`].
@@ -35,7 +34,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.learned_positions = Some(config.size("max_position_embeddings")?);
     decoder.block = Block::pre_norm("ln_1", "ln_2");
     decoder.projections = Projections::Fused { qkv: "c_attn", output: "c_proj" };
-    (decoder.attention.has_bias, decoder.attention.has_output_bias, decoder.mlp.has_bias) = (true, true, true);
+    decoder.set_biases(true);
     decoder.mlp_form = MlpForm::Plain { up: "c_fc", down: "c_proj" };
     decoder.layers.iter_mut().for_each(|layer| layer.rotary = None);
     decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;

@@ -3,21 +3,17 @@
 //! Papers: Touvron et al., 2023 (arXiv 2307.09288); Llama team, 2024 (arXiv 2407.21783). Follows
 //! `transformers/models/llama/modeling_llama.py`. The files of most other models describe their differences from Llama.
 
-use std::sync::Arc;
-
 use numbers::FloatType;
 
 use super::decoder::Decoder;
-use super::{Config, Model, ModelError, neutral, rope_config};
-use crate::graph::Pairing;
+use super::{Config, Model, ModelError, neutral};
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias", "rope_interleaved"])?;
     let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     if config.flag_or("rope_interleaved", false)? {
-        let rotary = Arc::new(rope_config::read(config, decoder.attention.head_dim, Pairing::Neighbours)?);
-        decoder.layers.iter_mut().for_each(|layer| layer.rotary = Some(Arc::clone(&rotary)));
+        decoder.rotate_neighbours(config)?;
     }
     decoder.build()
 }

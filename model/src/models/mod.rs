@@ -14,18 +14,25 @@
 mod cohere;
 mod composite;
 mod config;
+mod cwm;
 mod decoder;
 mod deepseek;
+mod ernie;
+mod exaone4;
 mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod generation_config;
 mod gguf;
+mod glm;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
+mod helium;
+mod hunyuan;
+mod internlm3;
 mod llama;
 mod minicpm3;
 mod mistral;
@@ -33,14 +40,18 @@ mod mixtral;
 mod nemotron;
 mod neutral;
 mod olmo2;
+mod phi;
 mod phi3;
 mod quantization;
 mod qwen2;
 mod qwen3;
 mod qwen_moe;
 mod rope_config;
+mod seed_oss;
 mod smollm3;
+mod stablelm;
 mod starcoder2;
+mod vaultgemma;
 
 use std::sync::Arc;
 
@@ -58,10 +69,13 @@ pub use quantization::read as quantization;
 type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelError>;
 
 /// Pairs of a Hugging Face architecture and its builder.
-const ARCHITECTURES: [(&str, Build); 31] = [
+const ARCHITECTURES: &[(&str, Build)] = &[
     ("ArceeForCausalLM", nemotron::build_arcee),
     ("Cohere2ForCausalLM", cohere::build_cohere2),
     ("CohereForCausalLM", cohere::build),
+    ("CwmForCausalLM", cwm::build),
+    ("Ernie4_5ForCausalLM", ernie::build),
+    ("Exaone4ForCausalLM", exaone4::build),
     ("FalconForCausalLM", falcon::build),
     ("GPT2LMHeadModel", gpt2::build),
     ("GPTNeoXForCausalLM", gpt_neox::build),
@@ -69,8 +83,15 @@ const ARCHITECTURES: [(&str, Build); 31] = [
     ("Gemma3ForCausalLM", gemma3::build),
     ("Gemma3ForConditionalGeneration", gemma3::build),
     ("GemmaForCausalLM", gemma::build),
+    ("Glm4ForCausalLM", glm::build_glm4),
+    ("GlmForCausalLM", glm::build),
     ("GptOssForCausalLM", gpt_oss::build),
     ("GraniteForCausalLM", granite::build),
+    ("HeliumForCausalLM", helium::build),
+    ("HunYuanDenseV1ForCausalLM", hunyuan::build),
+    ("HyperCLOVAXForCausalLM", granite::build_hyperclovax),
+    ("InternLM3ForCausalLM", internlm3::build),
+    ("Jais2ForCausalLM", nemotron::build_jais2),
     ("LlamaForCausalLM", llama::build),
     ("MiniCPM3ForCausalLM", minicpm3::build),
     ("MinistralForCausalLM", mistral::build),
@@ -81,15 +102,19 @@ const ARCHITECTURES: [(&str, Build); 31] = [
     ("Olmo2ForCausalLM", olmo2::build),
     ("Olmo3ForCausalLM", olmo2::build_olmo3),
     ("Phi3ForCausalLM", phi3::build),
+    ("PhiForCausalLM", phi::build),
     ("Qwen2ForCausalLM", qwen2::build),
     ("Qwen2MoeForCausalLM", qwen_moe::build_qwen2),
     ("Qwen3ForCausalLM", qwen3::build),
     ("Qwen3MoeForCausalLM", qwen_moe::build_qwen3),
     ("Qwen3VLForConditionalGeneration", qwen3::build_vl),
     ("Qwen3VLMoeForConditionalGeneration", qwen_moe::build_qwen3_vl),
+    ("SeedOssForCausalLM", seed_oss::build),
     ("SmolLM3ForCausalLM", smollm3::build),
+    ("StableLmForCausalLM", stablelm::build),
     ("Starcoder2ForCausalLM", starcoder2::build),
     ("YoutuForCausalLM", deepseek::build_youtu),
+    ("VaultGemmaForCausalLM", vaultgemma::build),
 ];
 
 /// A causal language model as graphs.

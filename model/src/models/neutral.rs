@@ -7,13 +7,15 @@
 use super::{Config, ModelError};
 
 /// Pairs of a key and its neutral value, as JSON text.
-const NEUTRAL: [(&str, &str); 48] = [
+const NEUTRAL: &[(&str, &str)] = &[
     ("add_cross_attention", "false"),
     ("alibi", "false"),
     ("attention_bias", "false"),
     ("attention_chunk_size", "null"),
     ("attention_multiplier", "null"),
+    ("attention_out_bias", "false"),
     ("attn_logit_softcapping", "null"),
+    ("bias", "false"),
     ("clip_qkv", "null"),
     ("dim_model_base", "null"),
     ("embedding_multiplier", "1"),
@@ -53,7 +55,9 @@ const NEUTRAL: [(&str, &str); 48] = [
     ("use_bias", "false"),
     ("use_bidirectional_attention", "false"),
     ("use_parallel_residual", "false"),
+    ("use_post_norm", "false"),
     ("use_qk_norm", "false"),
+    ("use_qkv_bias", "false"),
     ("use_sinks", "false"),
     ("use_sliding_window", "false"),
 ];
@@ -63,7 +67,7 @@ const NEUTRAL: [(&str, &str); 48] = [
 /// # Errors
 /// When there is such a key. The message names the key, its value and the supported value.
 pub(super) fn require(config: &Config, understood: &[&str]) -> Result<(), ModelError> {
-    let others: Vec<(&str, &str)> = NEUTRAL.into_iter().filter(|(key, _)| !understood.contains(key)).collect();
+    let others: Vec<(&str, &str)> = NEUTRAL.iter().copied().filter(|(key, _)| !understood.contains(key)).collect();
     config.require_fixed(&others)
 }
 

@@ -18,8 +18,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     let config = &config.or_default("hidden_act", "gelu_pytorch_tanh");
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     let has_bias = config.flag_or("use_bias", true)?;
-    (decoder.attention.has_bias, decoder.attention.has_output_bias, decoder.mlp.has_bias) =
-        (has_bias, has_bias, has_bias);
+    decoder.set_biases(has_bias);
     decoder.mlp_form = MlpForm::Plain { up: "c_fc", down: "c_proj" };
     decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
     let has_window = config.has("sliding_window");
