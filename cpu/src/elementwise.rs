@@ -2,10 +2,10 @@
 //!
 //! Candle has these operations too, but spreads large tensors over a separate pool of spinning threads, for which our
 //! compute threads would have to wait. The operations here are plain loops, most of which the compiler vectorises. Only
-//! sums, differences, products and quotients of two large tensors of one shape run on several threads.
+//! sums, differences, products and quotients of two large tensors of one shape, and xIELU, run on several threads.
 
 use candle_core::{DType, Tensor};
-use model::graph::{Binary, Unary};
+use model::graph::{Binary, PositionScale, Unary};
 use rayon::prelude::*;
 
 use super::host::{self, View};
@@ -14,6 +14,8 @@ type Result<T> = candle_core::Result<T>;
 
 /// The number of values per task. Two tensors of one shape with more values than this are combined on several threads.
 const TASK_VALUES: usize = 1 << 16;
+/// The same number for [`xielu`], whose values take longer.
+const XIELU_TASK_VALUES: usize = 1 << 11;
 
 /// One row of an operand: a value for each element, or the same value for all.
 #[derive(Clone, Copy)]
@@ -60,6 +62,40 @@ pub(super) fn select(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tenso
         DType::I32 => host::shaped(selected(dims, condition.bool(), a_view.i32(), b_view.i32()), dims),
         _ => host::shaped(selected(dims, condition.bool(), a_view.f32(), b_view.f32()), dims),
     }
+}
+
+/// Multiplies x `[tokens, heads, head_dim]` by the factors of `positions` `[tokens]`.
+pub(super) fn scale_by_position(x: &Tensor, positions: &Tensor, scale: PositionScale) -> Result<Tensor> {
+    let PositionScale { beta, period } = scale;
+    let (view, positions) = (View::new(x)?, View::new(positions)?);
+    let width = rows_of(x.dims()).1;
+    let mut y = view.f32().to_vec(); // [tokens, heads, head_dim]
+    for (y, position) in y.chunks_exact_mut(width).zip(positions.u32()) {
+        let factor = 1.0 + beta * (*position as f32 / period).floor().ln_1p();
+        y.iter_mut().for_each(|y| *y *= factor);
+    }
+    host::shaped(y, x.shape())
+}
+
+/// Applies xIELU to every element of x. The parameters are in the order of [`Op::Xielu`](model::graph::Op::Xielu).
+pub(super) fn xielu(x: &Tensor, parameters: [&Tensor; 4]) -> Result<Tensor> {
+    let [positive, negative, beta, eps] =
+        parameters.map(|parameter| Ok::<f32, candle_core::Error>(View::new(parameter)?.f32()[0]));
+    let (beta, eps) = (beta?, eps?);
+    let [positive, negative] = [softplus(positive?), beta + softplus(negative?)];
+    let of = |x: f32| {
+        let curve = if x > 0.0 { positive * x * x } else { negative * (x.min(eps).exp_m1() - x) };
+        curve + beta * x
+    };
+    let view = View::new(x)?;
+    let mut y = view.f32().to_vec(); // as x
+    y.par_chunks_mut(XIELU_TASK_VALUES).for_each(|y| y.iter_mut().for_each(|y| *y = of(*y)));
+    host::shaped(y, x.shape())
+}
+
+/// Returns ln(1 + e^x), without overflow.
+fn softplus(x: f32) -> f32 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
 fn selected<T: Copy + Default>(dims: &[usize], condition: &[u8], a: &[T], b: &[T]) -> Vec<T> {
@@ -176,6 +212,34 @@ mod tests {
         let per_row = less(&limit, &values(&[], &[1.0])).unwrap();
         assert_eq!(elements(&select(&per_row, &limit, &zero).unwrap()), [0.0, 0.0]);
         assert_eq!(elements(&select(&per_row, &zero, &limit).unwrap()), [3.0, 0.0]);
+    }
+
+    #[test]
+    fn xielu_has_a_curve_on_each_side() {
+        let parameters = [0.25, -1.5, 0.5, -1e-6].map(|value| values(&[1], &[value]));
+        let x = [-30.0, -1.0, -1e-7, 0.0, 1e-7, 2.0];
+        let y = elements(&xielu(&values(&[2, 3], &x), parameters.each_ref()).unwrap());
+        let softplus = |x: f64| (1.0 + x.exp()).ln();
+        let exact = |x: f64| {
+            let below = (0.5 + softplus(-1.5)) * (x.min(-1e-6).exp() - 1.0 - x);
+            0.5 * x + if x > 0.0 { softplus(0.25) * x * x } else { below }
+        };
+        for (x, y) in x.into_iter().zip(y) {
+            let exact = exact(f64::from(x));
+            assert!((f64::from(y) - exact).abs() <= 1e-6 * exact.abs() + 1e-12, "{x} gives {y} not {exact}");
+        }
+    }
+
+    #[test]
+    fn factors_grow_after_each_period() {
+        let x = values(&[4, 1, 2], &[1.0, -2.0].repeat(4));
+        let positions = host::tensor(vec![0_u32, 15, 16, 40]).unwrap();
+        let y = elements(&scale_by_position(&x, &positions, PositionScale { beta: 0.5, period: 16.0 }).unwrap());
+        let grown = |steps: f32| 1.0 + 0.5 * (1.0 + steps).ln();
+        let expected = [0.0, 0.0, 1.0, 2.0].map(grown);
+        for (y, factor) in y.chunks(2).zip(expected) {
+            assert!((y[0] - factor).abs() < 1e-6 && (y[1] + 2.0 * factor).abs() < 1e-6, "{y:?} not {factor}");
+        }
     }
 
     #[test]

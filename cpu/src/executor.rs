@@ -172,6 +172,8 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
             model_ops::paged_attention([operand(0), operand(1)], &rest, spec, step)?
         }
         Op::RunningSum(state) => model_ops::running_sum(operand(0), *state, step)?,
+        Op::ScaleByPosition(scale) => elementwise::scale_by_position(operand(0), operand(1), *scale)?,
+        Op::Xielu => elementwise::xielu(operand(0), [1, 2, 3, 4].map(operand))?,
         Op::Activate(activation) => model_ops::activate(*activation, operand(0))?,
         Op::Gated(activation) => model_ops::gated(*activation, operand(0), operand(1))?,
         Op::Route(spec) => experts::route(operand(0), *spec)?,

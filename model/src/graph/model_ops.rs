@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use super::{
-    Activation, AttentionSpec, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Numbers, Op, RotarySpec,
-    RouterSpec, Shape, StateId, StateSpec, Value, ValuesIn,
+    Activation, AttentionSpec, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Numbers, Op, PositionScale,
+    RotarySpec, RouterSpec, Shape, StateId, StateSpec, Value, ValuesIn,
 };
 
 impl Graph {
@@ -92,6 +92,18 @@ impl Graph {
             && self.dtype(positions) == DType::U32;
         let expected = format!("[tokens, heads, head_dim >= {}], [tokens] uint32", 2 * spec.frequencies.len());
         self.require(is_valid, &op, &[x, positions], &expected)?;
+        Ok(self.push_like(op, vec![x, positions], x)) // [tokens, heads, head_dim]
+    }
+
+    /// [`Op::ScaleByPosition`] of x `[tokens, heads, head_dim]` at `positions` `[tokens]`.
+    pub fn scale_by_position(&mut self, x: Value, positions: Value, scale: PositionScale) -> Result<Value, GraphError> {
+        let op = Op::ScaleByPosition(scale);
+        let is_valid = self.dims(x).len() == 3
+            && self.dims(x)[0] == Dim::Tokens
+            && self.dtype(x) == DType::F32
+            && self.dims(positions) == [Dim::Tokens]
+            && self.dtype(positions) == DType::U32;
+        self.require(is_valid, &op, &[x, positions], "[tokens, heads, head_dim] float32, [tokens] uint32")?;
         Ok(self.push_like(op, vec![x, positions], x)) // [tokens, heads, head_dim]
     }
 
@@ -200,6 +212,18 @@ impl Graph {
         let op = Op::Activate(activation);
         self.require(self.dtype(x) == DType::F32, &op, &[x], "float32")?;
         Ok(self.push_like(op, vec![x], x)) // as x
+    }
+
+    /// [`Op::Xielu`] of every element of x, with weights of one element.
+    pub fn xielu(&mut self, x: Value, parameters: [Value; 4]) -> Result<Value, GraphError> {
+        let op = Op::Xielu;
+        let operands = [&[x], &parameters[..]].concat();
+        let is_one = |value: &Value| {
+            self.node(*value).shape.dims().iter().all(|dim| *dim == Dim::Fixed(1)) && self.dtype(*value).is_float()
+        };
+        let is_valid = self.dtype(x) == DType::F32 && parameters.iter().all(is_one);
+        self.require(is_valid, &op, &operands, "float32, and four floats of one element")?;
+        Ok(self.push_like(op, operands, x)) // as x
     }
 
     /// Returns `cap · tanh(x / cap)`, which is x bounded by `cap`.

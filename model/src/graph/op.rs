@@ -51,6 +51,12 @@ pub enum Op {
     /// x `[tokens, n]` → the sum of each token's x and those of all earlier tokens of its row, `[tokens, n]`: the
     /// cumulative sum that linear recurrences need. The state keeps `[n]` for each slot, the sum of the row so far.
     RunningSum(StateId),
+    /// x `[tokens, heads, head_dim]`, positions `[tokens]` → x times a factor that grows with the position.
+    ScaleByPosition(PositionScale),
+    /// x, then four weights of one element (alpha of positive x and alpha of negative x, beta and epsilon) → xIELU
+    /// (Huang and Schlag, 2024) of each element: softplus(alpha) · x² + beta · x if x > 0, otherwise
+    /// (beta + softplus(alpha)) · (e^min(x, epsilon) - 1 - x) + beta · x.
+    Xielu,
     /// x → f(x), element by element.
     Activate(Activation),
     /// gate, up `[tokens, n]` → f(gate) · up.
@@ -186,6 +192,14 @@ pub enum Pairing {
     Neighbours,
 }
 
+/// The factor of [`Op::ScaleByPosition`]: `1 + beta · ln(1 + floor(position / period))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PositionScale {
+    pub beta: f32,
+    /// The number of positions after which the factor grows; a positive number.
+    pub period: f32,
+}
+
 /// The choice of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouterSpec {
@@ -306,6 +320,8 @@ impl Op {
             Self::Rotary(_) => "rotary",
             Self::PagedAttention(_) => "paged_attention",
             Self::RunningSum(_) => "running_sum",
+            Self::ScaleByPosition(_) => "scale_by_position",
+            Self::Xielu => "xielu",
             Self::Activate(Activation::Silu) => "silu",
             Self::Activate(Activation::Gelu) => "gelu",
             Self::Activate(Activation::GeluTanh) => "gelu_tanh",

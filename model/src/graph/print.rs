@@ -6,8 +6,8 @@
 use std::fmt;
 
 use super::{
-    AttentionSpec, Clamp, ExpertsSpec, Extent, Graph, Input, Node, Numbers, Op, Pairing, RotarySpec, StateSpec,
-    ValuesIn,
+    AttentionSpec, Clamp, ExpertsSpec, Extent, Graph, Input, Node, Numbers, Op, Pairing, PositionScale, RotarySpec,
+    StateSpec, ValuesIn,
 };
 
 impl fmt::Display for Graph {
@@ -59,6 +59,7 @@ impl fmt::Display for Node {
             Op::Constant(value) => write!(f, " {value}")?,
             Op::RmsNorm { eps, offset } | Op::LayerNorm { eps, offset } => write_norm(f, *eps, *offset)?,
             Op::Rotary(spec) => write_rotary(f, spec)?,
+            Op::ScaleByPosition(PositionScale { beta, period }) => write!(f, " beta={beta} period={period}")?,
             Op::PagedAttention(spec) => write_attention(f, spec)?,
             Op::RunningSum(state) => write!(f, " state={}", state.index())?,
             Op::Route(spec) => write!(f, " chosen={} normalised={}", spec.num_chosen, spec.is_normalised)?,
@@ -68,6 +69,7 @@ impl fmt::Display for Node {
             | Op::Embedding
             | Op::Linear
             | Op::HeadLinear
+            | Op::Xielu
             | Op::Activate(_)
             | Op::Gated(_)
             | Op::Reshape

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::{HeadsError, HeadsNorm, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{
-    AttentionSpec, Graph, GraphError, Input, Partition, RotarySpec, StateId, StateSpec, Value, WeightSpec,
+    AttentionSpec, Graph, GraphError, Input, Partition, PositionScale, RotarySpec, StateId, StateSpec, Value,
+    WeightSpec,
 };
 
 /// The dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and the options in which models differ.
@@ -25,6 +26,8 @@ pub(crate) struct AttentionForm {
     pub(crate) has_norm_last: bool,
     /// The factor by which attention scores are multiplied.
     pub(crate) scale: f32,
+    /// If set, queries are multiplied by a factor that grows with their position.
+    pub(crate) query_growth: Option<PositionScale>,
     /// If set, scores become `cap · tanh(score / cap)`.
     pub(crate) soft_cap: Option<f32>,
     /// True if each head has a sink: a learned score, without a value, that takes part in the softmax.
@@ -129,6 +132,13 @@ impl SelfAttention {
         let v = self.v.apply(graph, x)?; // [tokens, kv_heads * head_dim]
         let q = self.heads(graph, q, &self.q_norm)?; // [tokens, heads, head_dim]
         let k = self.heads(graph, k, &self.k_norm)?; // [tokens, kv_heads, head_dim]
+        let q = match self.form.query_growth {
+            Some(growth) => {
+                let positions = graph.input(Input::Positions); // [tokens]
+                graph.scale_by_position(q, positions, growth)? // [tokens, heads, head_dim]
+            }
+            None => q,
+        };
         let v = graph.reshape(v, &[self.v.num_local_outputs() / head_dim, head_dim])?; // [tokens, kv_heads, head_dim]
         let AttentionForm { scale, soft_cap, .. } = self.form;
         let [keys, values] = [("keys", k), ("values", v)].map(|(name, value)| self.state(graph, name, value));

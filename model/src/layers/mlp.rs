@@ -1,10 +1,10 @@
 //! Feed-forward networks: with a gate (Shazeer, 2020) as in Llama, and without a gate as in the first transformers.
 //!
-//! Entry points: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension. Features that are padding stay
-//! zero, because their weights are zero and every activation of a feed-forward network maps zero to zero.
+//! Entry points: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension. Features that are padding add
+//! nothing to the result, because their weights are zero.
 
 use super::{Linear, LinearSize, WeightScope};
-use crate::graph::{Activation, Graph, GraphError, Value};
+use crate::graph::{Activation, Graph, GraphError, Partition, Value, WeightSpec};
 
 /// Dimensions of a network, and its activation.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,14 @@ pub(crate) struct GatedMlp {
 pub(crate) struct PlainMlp {
     up: Linear,
     down: Linear,
-    activation: Activation,
+    activation: PlainActivation,
+}
+
+#[derive(Debug, Clone)]
+enum PlainActivation {
+    Fixed(Activation),
+    /// xIELU with these parameters, in the order of [`Op::Xielu`](crate::graph::Op::Xielu).
+    Xielu(Box<[WeightSpec; 4]>),
 }
 
 impl MlpSize {
@@ -66,13 +73,28 @@ impl PlainMlp {
     /// Returns a network with the weights of these scopes.
     pub(crate) fn new([up, down]: [&WeightScope; 2], size: &MlpSize) -> Self {
         let (up, down) = (Linear::column(up, size.inward()), Linear::row(down, size.outward()));
-        Self { up, down, activation: size.activation }
+        Self { up, down, activation: PlainActivation::Fixed(size.activation) }
+    }
+
+    /// Returns this network with the activation xIELU, whose parameters are in `scope`.
+    pub(crate) fn with_xielu(self, scope: &WeightScope) -> Self {
+        let weight = |name: &str, shape: &[usize]| scope.weight(name, shape, Partition::Replicated);
+        let alphas = ["alpha_p", "alpha_n"].map(|name| weight(name, &[1]));
+        let fixed = ["beta", "eps"].map(|name| weight(name, &[]));
+        let ([positive, negative], [beta, eps]) = (alphas, fixed);
+        Self { activation: PlainActivation::Xielu(Box::new([positive, negative, beta, eps])), ..self }
     }
 
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let up = self.up.apply(graph, x)?; // [tokens, intermediate]
-        let activated = graph.activate(self.activation, up)?; // [tokens, intermediate]
+        let activated = match &self.activation {
+            PlainActivation::Fixed(activation) => graph.activate(*activation, up)?, // [tokens, intermediate]
+            PlainActivation::Xielu(parameters) => {
+                let parameters = parameters.each_ref().map(|parameter| graph.weight(parameter)); // [1] or []
+                graph.xielu(up, parameters)? // [tokens, intermediate]
+            }
+        };
         self.down.apply(graph, activated) // [tokens, hidden]
     }
 }

@@ -28,7 +28,8 @@ const QWEN_TOWERS: [&str; 1] = ["visual"];
 #[derive(Debug)]
 pub(super) struct Composite {
     architecture: &'static str,
-    text: Text,
+    /// The text models that the composite may have. The first is the default.
+    texts: &'static [Text],
     /// The first parts of the names of tensors that are left out, each also after `model.`.
     pub(super) towers: &'static [&'static str],
 }
@@ -75,6 +76,21 @@ const MISTRAL: Text = Text {
     ],
     unused_rotary_keys: &[],
 };
+const MINISTRAL3: Text = Text {
+    model_type: "ministral3",
+    defaults: &[
+        ("eos_token_id", "2"),
+        ("head_dim", "128"),
+        ("hidden_size", "4096"),
+        ("intermediate_size", "14336"),
+        ("max_position_embeddings", "262144"),
+        ("num_attention_heads", "32"),
+        ("num_hidden_layers", "34"),
+        ("num_key_value_heads", "8"),
+        ("vocab_size", "131072"),
+    ],
+    unused_rotary_keys: &[],
+};
 const QWEN3_VL: Text = Text {
     model_type: "qwen3_vl_text",
     defaults: &[
@@ -108,10 +124,14 @@ const QWEN3_VL_MOE: Text = Text {
 };
 
 const COMPOSITES: [Composite; 4] = [
-    Composite { architecture: "Gemma3ForConditionalGeneration", text: GEMMA3, towers: &LLAVA_TOWERS },
-    Composite { architecture: "Mistral3ForConditionalGeneration", text: MISTRAL, towers: &LLAVA_TOWERS },
-    Composite { architecture: "Qwen3VLForConditionalGeneration", text: QWEN3_VL, towers: &QWEN_TOWERS },
-    Composite { architecture: "Qwen3VLMoeForConditionalGeneration", text: QWEN3_VL_MOE, towers: &QWEN_TOWERS },
+    Composite { architecture: "Gemma3ForConditionalGeneration", texts: &[GEMMA3], towers: &LLAVA_TOWERS },
+    Composite {
+        architecture: "Mistral3ForConditionalGeneration",
+        texts: &[MISTRAL, MINISTRAL3],
+        towers: &LLAVA_TOWERS,
+    },
+    Composite { architecture: "Qwen3VLForConditionalGeneration", texts: &[QWEN3_VL], towers: &QWEN_TOWERS },
+    Composite { architecture: "Qwen3VLMoeForConditionalGeneration", texts: &[QWEN3_VL_MOE], towers: &QWEN_TOWERS },
 ];
 
 /// The keys of a text model in a composite.
@@ -134,13 +154,14 @@ impl Composite {
     /// # Errors
     /// When there is no `text_config`, or it describes another kind of text model.
     pub(super) fn text_keys(&self, whole: &Config, outer: &Map<String, Value>) -> Result<TextKeys, ModelError> {
-        let Text { model_type, defaults, unused_rotary_keys } = self.text;
         let mut keys = whole.object(TEXT)?.ok_or_else(|| whole.missing(TEXT))?.clone();
         let text = whole.nested(TEXT, keys.clone());
-        if let Some(other) = text.text("model_type")?.filter(|found| *found != model_type) {
-            return Err(text.unsupported("model_type", other, model_type));
-        }
-        for (key, value) in defaults {
+        let found = text.text("model_type")?.unwrap_or(self.texts[0].model_type);
+        let known = || self.texts.iter().map(|text| text.model_type).collect::<Vec<_>>().join(" or ");
+        let model = self.texts.iter().find(|text| text.model_type == found);
+        let Text { defaults, unused_rotary_keys, .. } =
+            model.ok_or_else(|| text.unsupported("model_type", found, &known()))?;
+        for (key, value) in *defaults {
             let value = || serde_json::from_str(value).expect("the defaults are JSON text");
             keys.entry(*key).or_insert_with(value);
         }
@@ -288,10 +309,10 @@ mod tests {
         assert_eq!(message(&format!("{architecture}}}")), "config.json has no text_config");
         let list = message(&format!(r#"{architecture}, "text_config": []}}"#));
         assert_eq!(list, "config.json: text_config is [], expected an object");
-        let ministral =
-            r#"{"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "ministral3"}}"#;
-        let expected = "config.json: text_config.model_type is ministral3; only mistral is supported";
-        assert_eq!(message(ministral), expected);
+        let other =
+            r#"{"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "mistral4"}}"#;
+        let expected = "config.json: text_config.model_type is mistral4; only mistral or ministral3 is supported";
+        assert_eq!(message(other), expected);
     }
 
     #[test]
@@ -305,7 +326,7 @@ mod tests {
     #[test]
     fn defaults_are_json() {
         for composite in &COMPOSITES {
-            for (key, value) in composite.text.defaults {
+            for (key, value) in composite.texts.iter().flat_map(|text| text.defaults) {
                 assert!(serde_json::from_str::<Value>(value).is_ok(), "{key}");
             }
         }

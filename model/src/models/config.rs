@@ -126,6 +126,24 @@ impl Config {
         config
     }
 
+    /// Returns this configuration without `key`.
+    pub(super) fn without(&self, key: &str) -> Self {
+        let mut config = self.clone();
+        config.keys.remove(key);
+        config
+    }
+
+    /// Returns this configuration without the keys `unused` of its rotary parameters.
+    pub(super) fn without_rotary_keys(&self, unused: &[&str]) -> Self {
+        let mut config = self.clone();
+        for key in ROTARY {
+            if let Some(Value::Object(parameters)) = config.keys.get_mut(key) {
+                parameters.retain(|key, _| !unused.contains(&key.as_str()));
+            }
+        }
+        config
+    }
+
     /// Returns the object with the rotary parameters, `rope_parameters` or `rope_scaling`; `None` if there is neither.
     pub(super) fn rotary(&self) -> Result<Option<Self>, ModelError> {
         for key in ROTARY {

@@ -110,6 +110,12 @@ pub(super) enum MlpForm {
         up: &'static str,
         down: &'static str,
     },
+    /// Without a gate, and with the activation xIELU, whose parameters are in the scope `activation`.
+    Xielu {
+        up: &'static str,
+        down: &'static str,
+        activation: &'static str,
+    },
 }
 
 /// The properties that differ from layer to layer.
@@ -214,6 +220,7 @@ impl Decoder {
                 norm: QueryKeyNorm::None,
                 has_norm_last: false,
                 scale: 1.0 / (head_dim as f32).sqrt(),
+                query_growth: None,
                 soft_cap: None,
                 has_sinks: false,
             },
@@ -438,6 +445,10 @@ impl Decoder {
             }
             MlpForm::Plain { up, down } => {
                 PlainMlp::new([&scope.child(up), &scope.child(down)], &self.mlp).apply(graph, x)? // [tokens, hidden]
+            }
+            MlpForm::Xielu { up, down, activation } => {
+                let mlp = PlainMlp::new([&scope.child(up), &scope.child(down)], &self.mlp);
+                mlp.with_xielu(&scope.child(activation)).apply(graph, x)? // [tokens, hidden]
             }
         })
     }

@@ -1,14 +1,18 @@
-//! Mistral and Ministral.
+//! Mistral, Ministral and Ministral 3.
 //!
-//! Paper: Jiang et al., 2023 (arXiv 2310.06825). Follows `transformers/models/mistral/modeling_mistral.py` and
-//! `ministral/modeling_ministral.py`. Differences from Llama: queries attend only to the last `sliding_window` keys, in
-//! the layers that `layer_types` marks as sliding (Ministral), or in all layers if that key is missing (Mistral); there
-//! are no biases. Without `layer_types`, no layer has a window if `sliding_window` is null.
+//! Paper: Jiang et al., 2023 (arXiv 2310.06825). Follows `transformers/models/mistral/modeling_mistral.py`,
+//! `ministral/modeling_ministral.py` and `ministral3/modeling_ministral3.py`. Differences from Llama: queries attend
+//! only to the last `sliding_window` keys, in the layers that `layer_types` marks as sliding (Ministral), or in all
+//! layers if that key is missing (Mistral); there are no biases. Without `layer_types`, no layer has a window if
+//! `sliding_window` is null. In Ministral 3, queries are multiplied by a factor that grows with their position
+//! (`llama_4_scaling_beta`).
 
 use numbers::FloatType;
+use serde_json::json;
 
 use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral};
+use crate::graph::PositionScale;
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
@@ -17,4 +21,75 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     let has_window = config.has("sliding_window");
     decoder.set_windows(config, |_| has_window)?;
     decoder.build()
+}
+
+/// Builds Ministral 3; see [`super::build`].
+pub(super) fn build_ministral3(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    const BETA: &str = "llama_4_scaling_beta";
+    const PERIOD: &str = "original_max_position_embeddings";
+    neutral::require(config, &["sliding_window"])?;
+    let config = &config.or_default("rms_norm_eps", 1e-5);
+    let config = if config.rotary()?.is_some() {
+        config
+    } else {
+        &config.with_rotary(json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, PERIOD: 16_384,
+            "mscale": 1.0, "mscale_all_dim": 1.0, BETA: 0.1}))
+    };
+    let rotary = config.rotary()?.ok_or_else(|| config.missing("rope_parameters"))?;
+    let (beta, period) = (rotary.required_number(BETA)? as f32, rotary.required_number(PERIOD)?);
+    if period < 1.0 {
+        return Err(rotary.invalid(PERIOD, period, "a positive integer"));
+    }
+    // Transformers reads `max_position_embeddings` outside of the rotary parameters only.
+    let config = &config.without_rotary_keys(&[BETA, "max_position_embeddings"]);
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
+    decoder.attention.query_growth = Some(PositionScale { beta, period: period as f32 });
+    let has_window = config.has("sliding_window");
+    decoder.set_windows(config, |_| has_window)?;
+    decoder.build()
+}
+
+/// Builds the text model of a composite; see [`super::build`].
+pub(super) fn build_text(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    match config.text("model_type")? {
+        Some("ministral3") => build_ministral3(config, dtype, num_ranks),
+        _ => build(config, dtype, num_ranks),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ministral3(more: &str) -> Result<String, String> {
+        let json = format!(
+            r#"{{"vocab_size": 8, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1,
+            "intermediate_size": 8{more}}}"#
+        );
+        let model = build_ministral3(&Config::parse(json.as_bytes()).unwrap(), FloatType::F32, 1);
+        model.map(|model| model.decoder.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn queries_grow_by_default_as_in_transformers() {
+        let graph = ministral3("").unwrap();
+        let growing: Vec<&str> = graph.lines().filter(|line| line.contains("scale_by_position")).collect();
+        assert_eq!(growing.len(), 1, "{graph}");
+        assert!(growing[0].contains("beta=0.1 period=16384"), "{growing:?}");
+    }
+
+    #[test]
+    fn other_rotary_parameters_are_refused_by_name() {
+        let rotary =
+            |keys: &str| ministral3(&format!(r#", "rope_parameters": {{"rope_type": "default"{keys}}}"#)).unwrap_err();
+        assert_eq!(rotary(""), "config.json has no rope_parameters.llama_4_scaling_beta");
+        assert_eq!(
+            rotary(r#", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 0"#),
+            "config.json: rope_parameters.original_max_position_embeddings is 0, expected a positive integer"
+        );
+        assert_eq!(
+            rotary(r#", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 8, "alpha": 2"#),
+            "config.json: rope_parameters.alpha is 2; only null is supported"
+        );
+    }
 }

@@ -11,6 +11,7 @@
 //! A model file names no device and has no sharding code. It reads `config.json` through [`Config`] and returns a
 //! [`Model`].
 
+mod apertus;
 mod cohere;
 mod composite;
 mod config;
@@ -70,6 +71,7 @@ type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelError>;
 
 /// Pairs of a Hugging Face architecture and its builder.
 const ARCHITECTURES: &[(&str, Build)] = &[
+    ("ApertusForCausalLM", apertus::build),
     ("ArceeForCausalLM", nemotron::build_arcee),
     ("Cohere2ForCausalLM", cohere::build_cohere2),
     ("CohereForCausalLM", cohere::build),
@@ -94,8 +96,9 @@ const ARCHITECTURES: &[(&str, Build)] = &[
     ("Jais2ForCausalLM", nemotron::build_jais2),
     ("LlamaForCausalLM", llama::build),
     ("MiniCPM3ForCausalLM", minicpm3::build),
+    ("Ministral3ForCausalLM", mistral::build_ministral3),
     ("MinistralForCausalLM", mistral::build),
-    ("Mistral3ForConditionalGeneration", mistral::build),
+    ("Mistral3ForConditionalGeneration", mistral::build_text),
     ("MistralForCausalLM", mistral::build),
     ("MixtralForCausalLM", mixtral::build),
     ("NemotronForCausalLM", nemotron::build),

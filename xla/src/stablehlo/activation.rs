@@ -2,7 +2,7 @@
 //!
 //! Entry point: [`activate`].
 
-use model::graph::Activation;
+use model::graph::{Activation, DType};
 
 use super::emitter::Emitter;
 use super::tensor::Tensor;
@@ -36,6 +36,41 @@ pub(super) fn activate(emitter: &mut Emitter, activation: Activation, x: &Tensor
         Activation::Sigmoid => emitter.elementwise("logistic", &[x]),
         Activation::Tanh => emitter.elementwise("tanh", &[x]),
     }
+}
+
+/// Applies xIELU to each element of x. The operands are x, then the parameters in the order of
+/// [`Op::Xielu`](model::graph::Op::Xielu).
+pub(super) fn xielu(emitter: &mut Emitter, operands: &[Tensor]) -> Tensor {
+    let x = &operands[0];
+    let [positive, negative, beta, eps] = [1, 2, 3, 4].map(|index: usize| {
+        let parameter = emitter.convert(&operands[index], DType::F32); // [1] or []
+        emitter.reshape(&parameter, &[]) // []
+    });
+    let [positive, negative] = [positive, negative].map(|alpha| softplus(emitter, &alpha)); // []
+    let negative = emitter.elementwise("add", &[&beta, &negative]); // []
+    let [positive, negative, beta, eps] =
+        [positive, negative, beta, eps].map(|number| emitter.broadcast(&number, &[], x.dims())); // as x
+    let square = emitter.elementwise("multiply", &[x, x]); // as x
+    let above = emitter.elementwise("multiply", &[&positive, &square]); // as x
+    let bounded = emitter.elementwise("minimum", &[x, &eps]); // as x
+    let power = emitter.elementwise("exponential_minus_one", &[&bounded]); // as x
+    let bend = emitter.elementwise("subtract", &[&power, x]); // as x
+    let below = emitter.elementwise("multiply", &[&negative, &bend]); // as x
+    let zero = emitter.splat(0.0, x.ty.clone()); // as x
+    let is_above = emitter.compare("GT", x, &zero); // as x
+    let curve = emitter.select(&is_above, &above, &below); // as x
+    let line = emitter.elementwise("multiply", &[&beta, x]); // as x
+    emitter.elementwise("add", &[&curve, &line]) // as x
+}
+
+/// Computes ln(1 + e^x) without overflow.
+fn softplus(emitter: &mut Emitter, x: &Tensor) -> Tensor {
+    let size = emitter.elementwise("abs", &[x]);
+    let fall = emitter.elementwise("negate", &[&size]);
+    let fall = emitter.elementwise("exponential", &[&fall]);
+    let tail = emitter.elementwise("log_plus_one", &[&fall]);
+    let positive = positive(emitter, x);
+    emitter.elementwise("add", &[&positive, &tail])
 }
 
 /// Computes max(x, 0) - |x| · erfc(|x| / √2) / 2, with Abramowitz and Stegun's formula 7.1.26 for erfc, because

@@ -124,6 +124,10 @@ impl Lowering {
                 self.states.insert(name.clone(), after);
                 sums
             }
+            Op::ScaleByPosition(scale) => {
+                model_ops::scale_by_position(emitter, &operands[0], &operands[1], *scale) // as x
+            }
+            Op::Xielu => activation::xielu(emitter, operands),
             Op::Activate(activation) => activation::activate(emitter, *activation, &operands[0]),
             Op::Gated(activation) => {
                 let gate = activation::activate(emitter, *activation, &operands[0]);

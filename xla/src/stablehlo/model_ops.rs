@@ -6,7 +6,7 @@
 //! their factors, which makes them int8. If the weight is fp8, each row is quantized to fp8, and products are summed in
 //! f32.
 
-use model::graph::{DType, Pairing, RotarySpec};
+use model::graph::{DType, Pairing, PositionScale, RotarySpec};
 use numbers::{LEAST_MAGNITUDE, fp8, int8};
 
 use super::emitter::{DotDims, Emitter, Reduction};
@@ -237,6 +237,20 @@ pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec
         return parts.remove(0);
     }
     emitter.concatenate(&parts.iter().collect::<Vec<_>>(), 2) // [tokens, heads, head_dim]
+}
+
+/// Multiplies x `[tokens, heads, head_dim]` by a factor that grows with the position, `[tokens]` u32.
+pub(super) fn scale_by_position(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, scale: PositionScale) -> Tensor {
+    let positions = emitter.convert(positions, DType::F32); // [tokens]
+    let [beta, period, one] =
+        [scale.beta, scale.period, 1.0].map(|number| emitter.splat(f64::from(number), positions.ty.clone())); // [tokens]
+    let periods = emitter.elementwise("divide", &[&positions, &period]); // [tokens]
+    let periods = emitter.elementwise("floor", &[&periods]); // [tokens]
+    let growth = emitter.elementwise("log_plus_one", &[&periods]); // [tokens]
+    let growth = emitter.elementwise("multiply", &[&beta, &growth]); // [tokens]
+    let factor = emitter.elementwise("add", &[&one, &growth]); // [tokens]
+    let factor = emitter.broadcast(&factor, &[0], x.dims()); // as x
+    emitter.elementwise("multiply", &[x, &factor]) // as x
 }
 
 /// Returns the first and the second elements of the first `half` pairs of x `[tokens, heads, head_dim]`, both

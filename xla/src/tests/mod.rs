@@ -29,8 +29,8 @@ mod uploads;
 use ::numbers::{FloatType, Rounding};
 use cpu::oracle::{Array, Elements};
 use model::graph::{
-    Activation, Binary, Clamp, DType, Dim, ExpertsSpec, Gating, Graph, Input, Op, Partition, RouterSpec, Shape, Source,
-    TokenScope, Unary, Value, WeightSpec,
+    Activation, Binary, Clamp, DType, Dim, ExpertsSpec, Gating, Graph, Input, Op, Partition, PositionScale, RouterSpec,
+    Shape, Source, TokenScope, Unary, Value, WeightSpec,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -59,6 +59,8 @@ fn test_of(op: &Op) -> &'static str {
         Op::Rotary(_) => "rotary_turns",
         Op::PagedAttention(_) => "prompts_attend_to_their_contexts",
         Op::RunningSum(_) => "sums_go_on_where_slots_left_them",
+        Op::ScaleByPosition(_) => "factors_grow_with_positions",
+        Op::Xielu => "xielu_has_weights",
         Op::Activate(_) | Op::Gated(_) => "activations",
         Op::Route(_) => "routes",
         Op::Experts(_) => "experts_of_two_devices",
@@ -107,6 +109,8 @@ fn tests_of_operations_exist() {
     ops.extend([Op::AllReduce, Op::AllGather, Op::AddBias, Op::FirstColumns, Op::ScaleColumns]);
     ops.extend([Op::LayerNorm { eps: 0.0, offset: 0.0 }, Op::Activate(Activation::Gelu)]);
     ops.extend([Op::HeadLinear, Op::Join, Op::Unary(Unary::ReciprocalRoot)]);
+    ops.push(Op::Xielu);
+    ops.push(Op::ScaleByPosition(PositionScale { beta: 1.0, period: 1.0 }));
     ops.push(Op::Route(RouterSpec { num_chosen: 1, is_normalised: true }));
     ops.push(Op::Experts(ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into() }));
     for op in ops {

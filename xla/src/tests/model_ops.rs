@@ -252,6 +252,44 @@ proptest! {
     }
 
     #[test]
+    fn factors_grow_with_positions(lens in prop::collection::vec(1..5usize, 1..4), heads in 1..4usize, seed in any::<u64>()) {
+        let mut graph = Graph::default();
+        let x = tokens(&mut graph, 0, &[heads, 6]);
+        let positions = graph.input(Input::Positions);
+        let mut numbers = Numbers::new(seed);
+        let scale = PositionScale { beta: numbers.one_of(&[0.1, 2.0]), period: numbers.one_of(&[2.0, 16.0, 16_384.0]) };
+        let scaled = graph.scale_by_position(x, positions, scale).unwrap();
+        let graph = graph.finish(&[scaled]);
+        let mut batch = Batch::default();
+        for (slot, len) in lens.iter().enumerate() {
+            batch.push_row(slot, numbers.one_of(&[0, 3, 15, 1000, 100_000]), &vec![0; *len], &[]);
+        }
+        let num_tokens: usize = lens.iter().sum();
+        let mut case = Case::new(graph, batch, [lens.len() + 1, 5], layout(4, 1, 100_016));
+        case.arguments = vec![floats(&[num_tokens, heads, 6], numbers.floats(num_tokens * heads * 6, 2.0))];
+        case.check(&[Tolerance::Close { relative: 1e-6, absolute: 0.0 }]);
+    }
+
+    #[test]
+    fn xielu_has_weights(num_rows in 1..6usize, size in 1..100usize, seed in any::<u64>(), dtype in prop::sample::select(FLOATS.to_vec())) {
+        let mut graph = Graph::default();
+        let x = tokens(&mut graph, 0, &[size]);
+        let specs = [("positive", &[1][..]), ("negative", &[1]), ("beta", &[]), ("eps", &[])]
+            .map(|(name, shape)| weight(name, shape, dtype));
+        let parameters = specs.each_ref().map(|spec| graph.weight(spec));
+        let y = graph.xielu(x, parameters).unwrap();
+        let graph = graph.finish(&[y]);
+        let mut numbers = Numbers::new(seed);
+        let limit = numbers.one_of(&[1e-5, 1.0, 10.0]);
+        let arguments = vec![floats(&[num_rows, size], numbers.floats(num_rows * size, limit))];
+        let mut case = Case::plain(graph, num_rows, arguments);
+        let alphas = numbers.floats(2, 3.0);
+        case.weights = specs.into_iter().zip([vec![alphas[0]], vec![alphas[1]], vec![0.5], vec![-1e-6]]).collect();
+        // Both sides of the difference e^x - 1 - x may be close.
+        case.check(&[Tolerance::Close { relative: 4e-6, absolute: 1e-6 * limit }]);
+    }
+
+    #[test]
     fn activations(num_rows in 1..6usize, size in 1..100usize, seed in any::<u64>()) {
         let functions = [
             Activation::Silu,
