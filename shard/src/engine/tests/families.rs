@@ -153,7 +153,8 @@ fn two_ranks_agree_with_transformers() {
 
 #[test]
 fn xla_agrees_with_transformers() {
-    for (name, path) in compiled_families(&["gemma2", "gpt-neox", "gpt-oss", "qwen3-moe", "qwen3-vl-moe", "phi3-long"])
+    for (name, path) in
+        compiled_families(&["gemma2", "gpt-neox", "gpt-oss", "qwen3-moe", "qwen3-vl-moe", "phi3-long", "youtu"])
     {
         let Some(mut rig) = on_xla(&path, 1) else { return };
         check_tokens(&mut rig, &name, "XLA-CPU");
@@ -162,7 +163,8 @@ fn xla_agrees_with_transformers() {
 
 #[test]
 fn two_devices_of_xla_agree_with_transformers() {
-    for (name, path) in compiled_families(&["gemma3", "gemma3-composite", "gpt-oss-mxfp4", "mixtral"]) {
+    for (name, path) in compiled_families(&["gemma3", "gemma3-composite", "gpt-oss-mxfp4", "mixtral", "youtu-no-rank"])
+    {
         let Some(mut rig) = on_xla(&path, 2) else { return };
         check_tokens(&mut rig, &name, "two devices of XLA-CPU");
     }
