@@ -176,7 +176,10 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         Op::Xielu => elementwise::xielu(operand(0), [1, 2, 3, 4].map(operand))?,
         Op::Activate(activation) => model_ops::activate(*activation, operand(0))?,
         Op::Gated(activation) => model_ops::gated(*activation, operand(0), operand(1))?,
-        Op::Route(spec) => experts::route(operand(0), *spec)?,
+        Op::Route(spec) => {
+            let biases = node.operands.get(1).map(|biases| values.tensor(*biases));
+            experts::route(operand(0), biases, *spec)?
+        }
         Op::Experts(spec) => {
             let matrices = [2, 3, 4].map(|position: usize| values.experts(node.operands[position]));
             let biases = (node.operands.len() > 5).then(|| [5, 6, 7].map(operand));

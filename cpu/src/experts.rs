@@ -6,7 +6,7 @@
 use candle_core::Tensor;
 use kernels::linear::{Layer, PackedWeight};
 use kernels::{activation, linear, softmax};
-use model::graph::{Clamp, Gating, RouterSpec};
+use model::graph::{Activation, Clamp, ExpertGroups, Gating, RouterSpec, Scoring};
 
 use super::host::{self, View};
 use super::model_ops::kernel;
@@ -66,24 +66,55 @@ impl<'a> Networks<'a> {
     }
 }
 
-/// Scores `[tokens, experts]` → weights `[tokens, experts]`: the softmax over all experts, kept for each token's
-/// `num_chosen` largest and 0 for the other experts. If `is_normalised`, the kept weights are divided by their sum.
-pub(super) fn route(scores: &Tensor, spec: RouterSpec) -> Result<Tensor> {
+/// Scores `[tokens, experts]` and maybe a bias for each expert → weights `[tokens, experts]`, as [`Op::Route`] says.
+///
+/// [`Op::Route`]: model::graph::Op::Route
+pub(super) fn route(scores: &Tensor, biases: Option<&Tensor>, spec: RouterSpec) -> Result<Tensor> {
     let (_, num_experts) = scores.dims2()?;
     let mut weights = View::new(scores)?.f32().to_vec(); // [tokens, experts]
+    let biases = biases.map(View::new).transpose()?;
     for weights in weights.chunks_exact_mut(num_experts) {
-        softmax::softmax(weights);
-        let mut order: Vec<usize> = (0..num_experts).collect();
-        // The sort is stable: among equal weights the lowest index comes first.
-        order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
+        match spec.scoring {
+            Scoring::Softmax => softmax::softmax(weights),
+            Scoring::Sigmoid => {
+                let scores = weights.to_vec();
+                activation::activate(kernel(Activation::Sigmoid), &scores, weights);
+            }
+        }
+        let mut compared = weights.to_vec(); // [experts]
+        for (compared, bias) in compared.iter_mut().zip(biases.iter().flat_map(View::f32)) {
+            *compared += bias;
+        }
+        if let Some(groups) = spec.groups {
+            leave_groups(&mut compared, groups);
+        }
+        let order = descending(&compared);
         let (chosen, others) = order.split_at(spec.num_chosen);
         others.iter().for_each(|expert| weights[*expert] = 0.0);
-        if spec.is_normalised {
-            let sum: f32 = chosen.iter().map(|expert| weights[*expert]).sum();
+        if let Some(least) = spec.least_sum {
+            let sum = chosen.iter().map(|expert| weights[*expert]).sum::<f32>().max(least);
             chosen.iter().for_each(|expert| weights[*expert] /= sum);
         }
     }
     host::shaped(weights, scores.shape())
+}
+
+/// Replaces the weights `[experts]` of experts outside of the chosen groups by minus infinity.
+fn leave_groups(weights: &mut [f32], groups: ExpertGroups) {
+    let ExpertGroups { num, num_chosen, num_summed } = groups;
+    let size = weights.len() / num;
+    let value = |group: &[f32]| descending(group)[..num_summed].iter().map(|expert| group[*expert]).sum::<f32>();
+    let values: Vec<f32> = weights.chunks_exact(size).map(value).collect(); // [groups]
+    for group in &descending(&values)[num_chosen..] {
+        weights[group * size..][..size].fill(f32::NEG_INFINITY);
+    }
+}
+
+/// Returns the indices of x, those of the largest elements first. Among equals, the lowest index comes first.
+fn descending(x: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..x.len()).collect();
+    order.sort_by(|a, b| x[*b].total_cmp(&x[*a]));
+    order
 }
 
 /// x `[tokens, hidden]`, weights `[tokens, experts]`, and the networks of this rank's experts → `[tokens, hidden]`.

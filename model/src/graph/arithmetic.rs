@@ -46,7 +46,7 @@ mod tests {
         let x = graph.embedding(table, ids).unwrap(); // [tokens, 4]
         let router = weight(&mut graph, "router", &[3, 4]);
         let scores = graph.linear(x, router, None).unwrap(); // [tokens, 3]
-        let chosen = graph.route(scores, RouterSpec { num_chosen: 2, is_normalised: true }).unwrap(); // [tokens, 3]
+        let chosen = graph.route(scores, None, RouterSpec::softmax(2, true)).unwrap(); // [tokens, 3]
         let [gate, up] = ["gate", "up"].map(|name| weight(&mut graph, name, &[3, 5, 4]));
         let down = weight(&mut graph, "down", &[3, 4, 5]);
         let spec = ExpertsSpec { num_chosen: 2, gating: Activation::Silu.into() };

@@ -20,8 +20,8 @@ mod weight;
 use std::sync::Arc;
 
 pub use op::{
-    Activation, AttentionSpec, Binary, CONTEXT_SEED_FACTOR, Clamp, ExpertsSpec, Gating, Input, Op, Pairing,
-    PositionScale, RotarySpec, RouterSpec, TokenScope, Unary, ValuesIn,
+    Activation, AttentionSpec, Binary, CONTEXT_SEED_FACTOR, Clamp, ExpertGroups, ExpertsSpec, Gating, Input, Op,
+    Pairing, PositionScale, RotarySpec, RouterSpec, Scoring, TokenScope, Unary, ValuesIn,
 };
 pub use quantized::quantized;
 pub use shape::{DType, Dim, GraphError, Shape};

@@ -241,14 +241,19 @@ impl Graph {
         Ok(self.push_like(op, vec![gate, up], gate)) // [tokens, n]
     }
 
-    /// [`Op::Route`] of scores `[tokens, experts]`.
-    pub fn route(&mut self, scores: Value, spec: RouterSpec) -> Result<Value, GraphError> {
+    /// [`Op::Route`] of scores `[tokens, experts]` and, if there are any, biases, one for each expert.
+    pub fn route(&mut self, scores: Value, biases: Option<Value>, spec: RouterSpec) -> Result<Value, GraphError> {
         let op = Op::Route(spec);
+        let operands: Vec<Value> = [scores].into_iter().chain(biases).collect();
         let num_experts = self.node(scores).shape.last_size().filter(|_| self.dims(scores).len() == 2);
-        let fits = num_experts.is_some_and(|num_experts| (1..=num_experts).contains(&spec.num_chosen));
-        let expected = format!("[tokens, {} or more] float32", spec.num_chosen);
-        self.require(fits && self.dtype(scores) == DType::F32, &op, &[scores], &expected)?;
-        Ok(self.push_like(op, vec![scores], scores)) // [tokens, experts]
+        let num_experts = num_experts.unwrap_or_default();
+        let num_eligible = spec.groups.map_or(Some(num_experts), |groups| groups.num_eligible(num_experts));
+        let fits = num_eligible.is_some_and(|num_eligible| (1..=num_eligible).contains(&spec.num_chosen));
+        let is_bias = |biases| self.node(biases).shape.fixed_len() == num_experts && self.dtype(biases).is_float();
+        let fits = fits && biases.is_none_or(is_bias) && spec.least_sum.is_none_or(|least| least > 0.0);
+        let expected = format!("[tokens, experts] float32 and maybe a bias for each expert, for {spec:?}");
+        self.require(fits && self.dtype(scores) == DType::F32, &op, &operands, &expected)?;
+        Ok(self.push_like(op, operands, scores)) // [tokens, experts]
     }
 
     /// [`Op::Experts`] of x `[tokens, hidden]` and `mixture` `[tokens, experts]`, with the matrices gate, up and down

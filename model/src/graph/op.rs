@@ -61,9 +61,12 @@ pub enum Op {
     Activate(Activation),
     /// gate, up `[tokens, n]` → f(gate) · up.
     Gated(Activation),
-    /// Scores `[tokens, experts]` → the weights of the experts, `[tokens, experts]`: the softmax over all experts, kept
-    /// for the token's `num_chosen` largest (among equals, the lowest index first), and 0 for the other experts. If
-    /// `is_normalised`, the kept weights are divided by their sum.
+    /// Scores `[tokens, experts]` → the weights of the experts, `[tokens, experts]`: [`Scoring`] of the scores, kept
+    /// for the token's `num_chosen` largest (among equals, the lowest index first), and 0 for the other experts. An
+    /// optional second operand has a bias for each expert, which is added to the weights that are compared, but not to
+    /// those that are kept. If there are groups, the token chooses among the experts of its best groups
+    /// ([`ExpertGroups`]). If `least_sum` is set, the kept weights are divided by their sum, or by this number if it is
+    /// larger.
     Route(RouterSpec),
     /// x `[tokens, hidden]`, weights `[tokens, experts]`, gate and up `[experts here, intermediate, hidden]`, down
     /// `[experts here, hidden, intermediate]` → the sum of weight · down(f(gate x) · up x) over the experts of this
@@ -201,12 +204,34 @@ pub struct PositionScale {
 }
 
 /// The choice of experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RouterSpec {
     /// Number of experts chosen for each token.
     pub num_chosen: usize,
-    /// True if the weights of the chosen experts are divided by their sum.
-    pub is_normalised: bool,
+    pub scoring: Scoring,
+    /// The groups of experts; `None` if each token chooses among all experts.
+    pub groups: Option<ExpertGroups>,
+    /// If set, the weights of the chosen experts are divided by their sum, or by this positive number if it is larger.
+    pub least_sum: Option<f32>,
+}
+
+/// The function that turns a token's scores of all experts into weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scoring {
+    /// The softmax over all experts.
+    Softmax,
+    /// The sigmoid of each score.
+    Sigmoid,
+}
+
+/// Groups of neighbouring experts, all of one size. A token chooses only among the experts of its best groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertGroups {
+    pub num: usize,
+    /// Number of groups chosen for each token: those of the largest values (among equals, the lowest index first).
+    pub num_chosen: usize,
+    /// The value of a group is the sum of this number of its experts' largest weights, biases included.
+    pub num_summed: usize,
 }
 
 /// The networks of the experts.
@@ -294,6 +319,25 @@ impl AttentionSpec {
             ValuesIn::Keys { .. } => None,
         };
         std::iter::once(self.keys).chain(values)
+    }
+}
+
+impl RouterSpec {
+    /// Returns the choice of the largest of a softmax over all experts, without groups.
+    pub fn softmax(num_chosen: usize, is_normalised: bool) -> Self {
+        let least_sum = is_normalised.then_some(f32::MIN_POSITIVE);
+        Self { num_chosen, scoring: Scoring::Softmax, groups: None, least_sum }
+    }
+}
+
+impl ExpertGroups {
+    /// Returns the number of experts in the groups that a token chooses; `None` if `num_experts` experts do not form
+    /// such groups.
+    pub(crate) fn num_eligible(&self, num_experts: usize) -> Option<usize> {
+        let Self { num, num_chosen, num_summed } = *self;
+        let size = num_experts.checked_div(num).filter(|size| size * num == num_experts)?;
+        let is_valid = (1..=num).contains(&num_chosen) && (1..=size).contains(&num_summed);
+        is_valid.then_some(size * num_chosen)
     }
 }
 

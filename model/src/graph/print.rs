@@ -6,8 +6,8 @@
 use std::fmt;
 
 use super::{
-    AttentionSpec, Clamp, ExpertsSpec, Extent, Graph, Input, Node, Numbers, Op, Pairing, PositionScale, RotarySpec,
-    StateSpec, ValuesIn,
+    AttentionSpec, Clamp, ExpertGroups, ExpertsSpec, Extent, Graph, Input, Node, Numbers, Op, Pairing, PositionScale,
+    RotarySpec, RouterSpec, Scoring, StateSpec, ValuesIn,
 };
 
 impl fmt::Display for Graph {
@@ -62,7 +62,7 @@ impl fmt::Display for Node {
             Op::ScaleByPosition(PositionScale { beta, period }) => write!(f, " beta={beta} period={period}")?,
             Op::PagedAttention(spec) => write_attention(f, spec)?,
             Op::RunningSum(state) => write!(f, " state={}", state.index())?,
-            Op::Route(spec) => write!(f, " chosen={} normalised={}", spec.num_chosen, spec.is_normalised)?,
+            Op::Route(spec) => write_route(f, *spec)?,
             Op::Experts(spec) => write_experts(f, *spec)?,
             Op::TokenCounts { scope, vocab_size: _ } => write!(f, " {scope:?}")?,
             Op::CurrentTokens
@@ -100,6 +100,18 @@ impl fmt::Display for Node {
         }
         write!(f, " : {} {}", self.shape, self.dtype)
     }
+}
+
+fn write_route(f: &mut fmt::Formatter<'_>, spec: RouterSpec) -> fmt::Result {
+    let RouterSpec { num_chosen, scoring, groups, least_sum } = spec;
+    write!(f, " chosen={num_chosen} normalised={}", least_sum.is_some())?;
+    if scoring != Scoring::Softmax {
+        write!(f, " scoring={scoring:?}")?;
+    }
+    if let Some(ExpertGroups { num, num_chosen, num_summed }) = groups {
+        write!(f, " groups={num_chosen}/{num} summed={num_summed}")?;
+    }
+    Ok(())
 }
 
 fn write_norm(f: &mut fmt::Formatter<'_>, eps: f32, offset: f32) -> fmt::Result {

@@ -92,7 +92,7 @@ mod tests {
         let x = decoder.linear(x, matrix, Some(bias)).unwrap();
         let choice = weight(&mut decoder, "choice", &[2, 4], Partition::Replicated);
         let scores = decoder.linear(x, choice, None).unwrap();
-        let mixture = decoder.route(scores, RouterSpec { num_chosen: 1, is_normalised: true }).unwrap();
+        let mixture = decoder.route(scores, None, RouterSpec::softmax(1, true)).unwrap();
         let experts = ["gate", "up", "down"].map(|name| weight(&mut decoder, name, &[2, 4, 4], Partition::Column));
         let spec = ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into() };
         let biases = ["gate", "up", "down"]

@@ -87,6 +87,34 @@ fn experts_check_their_biases() {
 }
 
 #[test]
+fn routers_check_their_groups_and_biases() {
+    let mut graph = Graph::default();
+    let scores = graph.argument(0, Shape::new([Dim::Tokens, Dim::Fixed(12)]), DType::F32);
+    let groups = ExpertGroups { num: 4, num_chosen: 2, num_summed: 2 };
+    let spec = RouterSpec { num_chosen: 6, scoring: Scoring::Sigmoid, groups: Some(groups), least_sum: Some(1e-20) };
+    let [biases, row, short] = [vec![12], vec![1, 12], vec![11]].map(|shape| weight(&mut graph, &shape));
+    let mixture = graph.route(scores, Some(biases), spec).unwrap();
+    let printed = graph.node(mixture).to_string();
+    let expected = "route %0, %1 chosen=6 normalised=true scoring=Sigmoid groups=2/4 summed=2 : [tokens, 12] float32";
+    assert_eq!(printed, expected);
+    assert!(graph.route(scores, Some(row), spec).is_ok());
+    let error = graph.route(scores, Some(short), spec).unwrap_err().to_string();
+    assert!(error.contains("and maybe a bias for each expert"), "{error}");
+    for wrong in [
+        RouterSpec { num_chosen: 7, ..spec },
+        RouterSpec { num_chosen: 0, groups: None, ..spec },
+        RouterSpec { num_chosen: 13, groups: None, ..spec },
+        RouterSpec { least_sum: Some(0.0), ..spec },
+        RouterSpec { groups: Some(ExpertGroups { num: 5, ..groups }), ..spec },
+        RouterSpec { groups: Some(ExpertGroups { num: 0, ..groups }), ..spec },
+        RouterSpec { groups: Some(ExpertGroups { num_chosen: 5, ..groups }), ..spec },
+        RouterSpec { groups: Some(ExpertGroups { num_summed: 4, ..groups }), ..spec },
+    ] {
+        assert!(graph.route(scores, None, wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
 fn values_have_a_width_of_their_own_and_stand_beside_their_keys() {
     let mut graph = Graph::default();
     let dims = |heads, dim| Shape::new([Dim::Tokens, Dim::Fixed(heads), Dim::Fixed(dim)]);

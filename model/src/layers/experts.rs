@@ -3,7 +3,9 @@
 //! Entry point: [`Experts`]. Ranks split the experts: each rank sums the outputs of its own experts, and then the sums
 //! of all ranks are added. A model may add a shared expert, a network that every token passes.
 
-use super::{GatedMlp, Linear, LinearSize, MlpSize, WeightScope};
+use numbers::FloatType;
+
+use super::{Linear, LinearSize, Mlp, WeightScope};
 use crate::graph::{
     Activation, Binary, ExpertsSpec, Gating, Graph, GraphError, Partition, RouterSpec, Stride, Value, WeightSpec,
 };
@@ -15,32 +17,41 @@ pub(crate) struct ExpertsSize {
     /// Intermediate size of each expert.
     pub(crate) intermediate_size: usize,
     pub(crate) num_experts: usize,
-    /// Number of experts chosen for each token.
-    pub(crate) num_chosen: usize,
-    /// True if the weights of the chosen experts are scaled to a sum of 1.
-    pub(crate) is_normalised: bool,
     pub(crate) gating: Gating,
 }
 
-/// The names of the router and of the experts' weights.
+/// The choice of experts, with the names of its weights in the scope of the mixture.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RouterForm {
+    /// The linear layer whose outputs are the scores of the experts.
+    pub(crate) name: &'static str,
+    pub(crate) spec: RouterSpec,
+    /// The tensor `[experts]`, read as f32, that only changes which experts are chosen.
+    pub(crate) bias: Option<&'static str>,
+    /// The factor of the weights of the chosen experts, a positive number.
+    pub(crate) factor: f32,
+}
+
+/// The names of the experts' weights.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ExpertNames {
-    /// The router is `gate`. Expert 0 has the tensors `experts.0.gate.weight`, `experts.0.up.weight` and so on, with
-    /// these names of gate, up and down.
+    /// Expert 0 has the tensors `experts.0.gate.weight`, `experts.0.up.weight` and so on, with these names of gate, up
+    /// and down.
     Each([&'static str; 3]),
-    /// The router is `router`, with a bias. One tensor has the matrices `[in, out]` of all experts: `gate_up_proj`,
-    /// whose columns are in turn an output of gate and one of up, and `down_proj`. All have biases.
+    /// One tensor has the matrices `[in, out]` of all experts: `experts.gate_up_proj`, whose columns are in turn an
+    /// output of gate and one of up, and `experts.down_proj`. All have biases, and the router has one too.
     Joined,
-    /// The router is `gate`. One tensor has the matrices `[in, out]` of all experts: `gate_up_proj`, whose columns are
-    /// those of gate and then those of up, and `down_proj`. There are no biases.
+    /// One tensor has the matrices `[in, out]` of all experts: `experts.gate_up_proj`, whose columns are those of gate
+    /// and then those of up, and `experts.down_proj`. There are no biases.
     Halves,
 }
 
-/// `Σ weight · expert(x)` over the chosen experts, plus `sigmoid(gate(x)) · shared(x)` if there is a shared expert.
+/// `Σ weight · expert(x)` over the chosen experts, plus `shared(x)` or `sigmoid(gate(x)) · shared(x)` if there is a
+/// shared expert.
 #[derive(Debug, Clone)]
 pub(crate) struct Experts {
-    size: ExpertsSize,
-    router: Linear,
+    gating: Gating,
+    router: Router,
     gate: WeightSpec,
     up: WeightSpec,
     down: WeightSpec,
@@ -50,24 +61,56 @@ pub(crate) struct Experts {
 }
 
 #[derive(Debug, Clone)]
+struct Router {
+    scores: Linear,
+    spec: RouterSpec,
+    bias: Option<WeightSpec>,
+    factor: f32,
+}
+
+#[derive(Debug, Clone)]
 struct SharedExpert {
-    gate: Linear,
-    mlp: GatedMlp,
+    gate: Option<Linear>,
+    mlp: Mlp,
+}
+
+impl RouterForm {
+    /// Returns the choice by a softmax over the outputs of the layer `name`, without biases and factor.
+    pub(crate) fn softmax(name: &'static str, num_chosen: usize, is_normalised: bool) -> Self {
+        Self { name, spec: RouterSpec::softmax(num_chosen, is_normalised), bias: None, factor: 1.0 }
+    }
+}
+
+impl Router {
+    fn new(scope: &WeightScope, form: &RouterForm, size: LinearSize) -> Self {
+        let RouterForm { name, spec, bias, factor } = *form;
+        let f32_scope = scope.with_dtype(FloatType::F32);
+        let bias = bias.map(|bias| f32_scope.weight(bias, &[size.num_outputs], Partition::Replicated));
+        Self { scores: Linear::whole(&scope.child(name), size), spec, bias, factor }
+    }
+
+    /// x `[tokens, hidden]` → the weights of the experts, `[tokens, experts]`.
+    fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        let scores = self.scores.apply(graph, x)?; // [tokens, experts]
+        let bias = self.bias.as_ref().map(|bias| graph.weight(bias)); // [experts]
+        let mixture = graph.route(scores, bias, self.spec)?; // [tokens, experts]
+        graph.scale(mixture, self.factor) // [tokens, experts]
+    }
 }
 
 impl Experts {
     /// Returns a mixture of the networks in `experts` of `scope`, with a router in `scope`.
-    pub(crate) fn new(scope: &WeightScope, names: ExpertNames, size: &ExpertsSize) -> Self {
-        let ExpertsSize { hidden_size, intermediate_size, num_experts, .. } = *size;
+    pub(crate) fn new(scope: &WeightScope, names: ExpertNames, router: &RouterForm, size: &ExpertsSize) -> Self {
+        let ExpertsSize { hidden_size, intermediate_size, num_experts, gating } = *size;
         let experts = scope.child("experts");
         let [inward, outward] = [[intermediate_size, hidden_size], [hidden_size, intermediate_size]];
-        let (router, [gate, up, down], biases) = match names {
+        let ([gate, up, down], biases) = match names {
             ExpertNames::Each(names) => {
                 let stack = |(name, shape): (&str, [usize; 2])| {
                     experts.stack(&format!("{name}.weight"), num_experts, &shape, Partition::Column)
                 };
                 let [gate, up, down] = names;
-                ("gate", [(gate, inward), (up, inward), (down, outward)].map(stack), None)
+                ([(gate, inward), (up, inward), (down, outward)].map(stack), None)
             }
             ExpertNames::Joined | ExpertNames::Halves => {
                 let is_halves = matches!(names, ExpertNames::Halves);
@@ -80,45 +123,41 @@ impl Experts {
                 let biases = all.map(|(name, [outputs, _], columns)| {
                     experts.columns(&format!("{name}_bias"), &[num_experts, outputs], columns)
                 });
-                if is_halves { ("gate", matrices, None) } else { ("router", matrices, Some(biases)) }
+                (matrices, (!is_halves).then_some(biases))
             }
         };
         let router_size = LinearSize { num_inputs: hidden_size, num_outputs: num_experts, has_bias: biases.is_some() };
-        let router = Linear::whole(&scope.child(router), router_size);
-        Self { size: *size, router, gate, up, down, biases, shared: None }
+        let router = Router::new(scope, router, router_size);
+        Self { gating, router, gate, up, down, biases, shared: None }
     }
 
-    /// Returns the mixture with the shared expert `shared_expert` of `scope`, which is `intermediate_size` wide, and
-    /// its gate `shared_expert_gate`.
-    pub(crate) fn with_shared(self, scope: &WeightScope, intermediate_size: usize) -> Self {
-        let ExpertsSize { hidden_size, gating, .. } = self.size;
-        let size = MlpSize { hidden_size, intermediate_size, has_bias: false, activation: gating.activation };
-        let [gate, up, down] =
-            ["gate_proj", "up_proj", "down_proj"].map(|name| scope.child("shared_expert").child(name));
-        let one = LinearSize { num_inputs: hidden_size, num_outputs: 1, has_bias: false };
-        let shared = SharedExpert {
-            gate: Linear::whole(&scope.child("shared_expert_gate"), one),
-            mlp: GatedMlp::new([&gate, &up, &down], &size),
-        };
-        Self { shared: Some(shared), ..self }
+    /// Returns the mixture with a shared expert, whose output may be multiplied by the sigmoid of the output of `gate`.
+    pub(crate) fn with_shared(self, mlp: Mlp, gate: Option<Linear>) -> Self {
+        Self { shared: Some(SharedExpert { gate, mlp }), ..self }
     }
 
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
-        let ExpertsSize { num_chosen, is_normalised, gating, .. } = self.size;
-        let scores = self.router.apply(graph, x)?; // [tokens, experts]
-        let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised })?; // [tokens, experts]
+        let mixture = self.router.apply(graph, x)?; // [tokens, experts]
         let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|spec| graph.weight(spec)); // [experts, ..]
         let biases = self.biases.as_ref().map(|biases| biases.each_ref().map(|spec| graph.weight(spec))); // [experts, ..]
-        let spec = ExpertsSpec { num_chosen, gating };
+        let spec = ExpertsSpec { num_chosen: self.router.spec.num_chosen, gating: self.gating };
         let part = graph.experts([x, mixture], [gate, up, down], biases, spec)?; // [tokens, hidden]
         let sum = if self.gate.num_ranks == 1 { part } else { graph.all_reduce(part)? }; // [tokens, hidden]
-        let Some(SharedExpert { gate, mlp }) = &self.shared else { return Ok(sum) };
+        let Some(shared) = &self.shared else { return Ok(sum) };
+        let shared = shared.apply(graph, x)?; // [tokens, hidden]
+        graph.add(sum, shared) // [tokens, hidden]
+    }
+}
+
+impl SharedExpert {
+    /// x `[tokens, hidden]` → the same shape.
+    fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        let Some(gate) = &self.gate else { return self.mlp.apply(graph, x) };
         let openness = gate.apply(graph, x)?; // [tokens, 1]
         let openness = graph.activate(Activation::Sigmoid, openness)?; // [tokens, 1]
         let openness = graph.reshape(openness, &[])?; // [tokens]
-        let shared = mlp.apply(graph, x)?; // [tokens, hidden]
-        let shared = graph.binary(Binary::Multiply, shared, openness)?; // [tokens, hidden]
-        graph.add(sum, shared) // [tokens, hidden]
+        let made = self.mlp.apply(graph, x)?; // [tokens, hidden]
+        graph.binary(Binary::Multiply, made, openness) // [tokens, hidden]
     }
 }

@@ -1,7 +1,7 @@
 //! Feed-forward networks: with a gate (Shazeer, 2020) as in Llama, and without a gate as in the first transformers.
 //!
-//! Entry points: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension. Features that are padding add
-//! nothing to the result, because their weights are zero.
+//! Entry point: [`Mlp`]. Ranks split the intermediate dimension. Features that are padding add nothing to the result,
+//! because their weights are zero.
 
 use super::{Linear, LinearSize, WeightScope};
 use crate::graph::{Activation, Graph, GraphError, Partition, Value, WeightSpec};
@@ -15,25 +15,17 @@ pub(crate) struct MlpSize {
     pub(crate) activation: Activation,
 }
 
-/// A feed-forward network with a gate: `down(f(gate(x)) · up(x))`.
+/// A feed-forward network: with a gate `down(f(gate(x)) · up(x))`, without one `down(f(up(x)))`.
 #[derive(Debug, Clone)]
-pub(crate) struct GatedMlp {
-    gate: Linear,
+pub(crate) struct Mlp {
+    gate: Option<Linear>,
     up: Linear,
     down: Linear,
-    activation: Activation,
-}
-
-/// A feed-forward network without a gate: `down(f(up(x)))`.
-#[derive(Debug, Clone)]
-pub(crate) struct PlainMlp {
-    up: Linear,
-    down: Linear,
-    activation: PlainActivation,
+    activation: MlpActivation,
 }
 
 #[derive(Debug, Clone)]
-enum PlainActivation {
+enum MlpActivation {
     Fixed(Activation),
     /// xIELU with these parameters, in the order of [`Op::Xielu`](crate::graph::Op::Xielu).
     Xielu(Box<[WeightSpec; 4]>),
@@ -49,52 +41,39 @@ impl MlpSize {
     }
 }
 
-impl GatedMlp {
-    /// Returns a network with the weights of these scopes.
-    pub(crate) fn new([gate, up, down]: [&WeightScope; 3], size: &MlpSize) -> Self {
-        Self {
-            gate: Linear::column(gate, size.inward()),
-            up: Linear::column(up, size.inward()),
-            down: Linear::row(down, size.outward()),
-            activation: size.activation,
-        }
+impl Mlp {
+    /// Returns a network with a gate and the weights of these scopes.
+    pub(crate) fn gated([gate, up, down]: [&WeightScope; 3], size: &MlpSize) -> Self {
+        Self { gate: Some(Linear::column(gate, size.inward())), ..Self::plain([up, down], size) }
     }
 
-    /// x `[tokens, hidden]` → the same shape.
-    pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
-        let gate = self.gate.apply(graph, x)?; // [tokens, intermediate]
-        let up = self.up.apply(graph, x)?; // [tokens, intermediate]
-        let gated = graph.gated(self.activation, gate, up)?; // [tokens, intermediate]
-        self.down.apply(graph, gated) // [tokens, hidden]
-    }
-}
-
-impl PlainMlp {
-    /// Returns a network with the weights of these scopes.
-    pub(crate) fn new([up, down]: [&WeightScope; 2], size: &MlpSize) -> Self {
+    /// Returns a network without a gate and with the weights of these scopes.
+    pub(crate) fn plain([up, down]: [&WeightScope; 2], size: &MlpSize) -> Self {
         let (up, down) = (Linear::column(up, size.inward()), Linear::row(down, size.outward()));
-        Self { up, down, activation: PlainActivation::Fixed(size.activation) }
+        Self { gate: None, up, down, activation: MlpActivation::Fixed(size.activation) }
     }
 
-    /// Returns this network with the activation xIELU, whose parameters are in `scope`.
+    /// Returns this network, which has no gate, with the activation xIELU, whose parameters are in `scope`.
     pub(crate) fn with_xielu(self, scope: &WeightScope) -> Self {
         let weight = |name: &str, shape: &[usize]| scope.weight(name, shape, Partition::Replicated);
         let alphas = ["alpha_p", "alpha_n"].map(|name| weight(name, &[1]));
         let fixed = ["beta", "eps"].map(|name| weight(name, &[]));
         let ([positive, negative], [beta, eps]) = (alphas, fixed);
-        Self { activation: PlainActivation::Xielu(Box::new([positive, negative, beta, eps])), ..self }
+        Self { activation: MlpActivation::Xielu(Box::new([positive, negative, beta, eps])), ..self }
     }
 
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        let gate = self.gate.as_ref().map(|gate| gate.apply(graph, x)).transpose()?; // [tokens, intermediate]
         let up = self.up.apply(graph, x)?; // [tokens, intermediate]
-        let activated = match &self.activation {
-            PlainActivation::Fixed(activation) => graph.activate(*activation, up)?, // [tokens, intermediate]
-            PlainActivation::Xielu(parameters) => {
+        let inner = match (&self.activation, gate) {
+            (MlpActivation::Fixed(activation), Some(gate)) => graph.gated(*activation, gate, up)?,
+            (MlpActivation::Fixed(activation), None) => graph.activate(*activation, up)?,
+            (MlpActivation::Xielu(parameters), _) => {
                 let parameters = parameters.each_ref().map(|parameter| graph.weight(parameter)); // [1] or []
-                graph.xielu(up, parameters)? // [tokens, intermediate]
+                graph.xielu(up, parameters)?
             }
-        };
-        self.down.apply(graph, activated) // [tokens, hidden]
+        }; // [tokens, intermediate]
+        self.down.apply(graph, inner) // [tokens, hidden]
     }
 }

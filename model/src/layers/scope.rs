@@ -39,6 +39,11 @@ impl WeightScope {
         Self { is_transposed: true, ..self.clone() }
     }
 
+    /// Returns this scope, but with weights that are loaded as `dtype`.
+    pub(crate) fn with_dtype(&self, dtype: FloatType) -> Self {
+        Self { dtype, ..self.clone() }
+    }
+
     /// The number of ranks that share the weights.
     pub(crate) fn num_ranks(&self) -> usize {
         self.num_ranks

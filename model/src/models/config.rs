@@ -30,13 +30,15 @@ const OTHER_NAMES: [(&str, &str); 6] = [
 
 /// The maximum accepted sizes, several times the sizes of the largest existing models. With these sizes, the number of
 /// bytes of a weight does not overflow.
-const MAX_SIZES: [(&str, usize); 13] = [
+const MAX_SIZES: [(&str, usize); 15] = [
     ("ffn_hidden_size", 1 << 26),
     ("head_dim", 1 << 16),
     ("hidden_size", 1 << 20),
     ("intermediate_size", 1 << 26),
     ("moe_intermediate_size", 1 << 26),
     ("n_inner", 1 << 26),
+    ("n_routed_experts", 1 << 14),
+    ("n_shared_experts", 1 << 10),
     ("num_attention_heads", 1 << 16),
     ("num_experts", 1 << 14),
     ("num_hidden_layers", 1 << 12),
@@ -237,6 +239,13 @@ impl Config {
         Ok(self.optional_size(key)?.unwrap_or(default))
     }
 
+    /// Returns an integer that may be 0, or `default` if it is absent.
+    pub(super) fn count_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
+        let most = max_size(key);
+        let count = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|count| *count <= most);
+        Ok(self.read(key, &format!("an integer from 0 to {most}"), count)?.unwrap_or(default))
+    }
+
     /// Returns the number at `key`, or `None` if it is absent.
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
         self.read(key, "a number", Value::as_f64)
@@ -312,7 +321,7 @@ impl Config {
     }
 
     fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        let most = MAX_SIZES.iter().find(|(name, _)| *name == key).map_or(MAX_SIZE, |(_, most)| *most);
+        let most = max_size(key);
         let size = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|size| (1..=most).contains(size));
         self.read(key, &format!("a positive integer up to {most}"), size)
     }
@@ -350,6 +359,10 @@ impl Config {
         let (key, value, expected) = (self.path(key), value.to_string(), expected.to_owned());
         ModelError::Value { file: CONFIG, key, value, expected }
     }
+}
+
+fn max_size(key: &str) -> usize {
+    MAX_SIZES.iter().find(|(name, _)| *name == key).map_or(MAX_SIZE, |(_, most)| *most)
 }
 
 fn parse_object(file: &'static str, bytes: &[u8]) -> Result<Map<String, Value>, ModelError> {

@@ -11,8 +11,9 @@ use numbers::FloatType;
 use super::{Config, Model, ModelError, rope_config};
 use crate::graph::{Activation, Gating, Graph, Input, Pairing, Partition, RotarySpec, Section, Value};
 use crate::layers::{
-    AttentionForm, AttentionLayer, AttentionScopes, Embedding, ExpertNames, Experts, ExpertsSize, GatedMlp, Head,
-    LatentAttention, LatentForm, Linear, MlpSize, Norm, NormForm, PlainMlp, QueryKeyNorm, SelfAttention, WeightScope,
+    AttentionForm, AttentionLayer, AttentionScopes, Embedding, ExpertNames, Experts, ExpertsSize, Head,
+    LatentAttention, LatentForm, Linear, LinearSize, Mlp, MlpSize, Norm, NormForm, QueryKeyNorm, RouterForm,
+    SelfAttention, WeightScope,
 };
 
 /// The description of a causal language model.
@@ -94,7 +95,7 @@ pub(super) enum Projections {
 }
 
 /// The form of the feed-forward network, with the names of its weights.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum MlpForm {
     Gated {
         gate: &'static str,
@@ -135,11 +136,18 @@ pub(super) struct ExpertsForm {
     pub(super) gating: Gating,
     pub(super) intermediate_size: usize,
     pub(super) num_experts: usize,
-    pub(super) num_chosen: usize,
-    /// True if the weights of the chosen experts are divided by their sum.
-    pub(super) is_normalised: bool,
-    /// The intermediate size of the shared expert, which reads every token; `None` if there is no shared expert.
-    pub(super) shared: Option<usize>,
+    pub(super) router: RouterForm,
+    pub(super) shared: Option<SharedForm>,
+}
+
+/// A shared expert, which reads every token, with the names of its weights in the layer. Its form is that of the
+/// feed-forward network of other layers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SharedForm {
+    pub(super) scope: &'static str,
+    pub(super) intermediate_size: usize,
+    /// The linear layer with one output whose sigmoid multiplies the output of the expert.
+    pub(super) gate: Option<&'static str>,
 }
 
 impl Block {
@@ -416,14 +424,36 @@ impl Decoder {
     }
 
     fn experts(&self, form: &ExpertsForm, scope: &WeightScope) -> Experts {
-        let ExpertsForm { intermediate_size, num_experts, num_chosen, is_normalised, gating, .. } = *form;
+        let ExpertsForm { intermediate_size, num_experts, gating, .. } = *form;
         let hidden_size = self.mlp.hidden_size;
-        let size = ExpertsSize { hidden_size, intermediate_size, num_experts, num_chosen, is_normalised, gating };
-        let scope = scope.child(form.scope);
-        let experts = Experts::new(&scope, form.names, &size);
-        match form.shared {
-            Some(width) => experts.with_shared(&scope, width),
-            None => experts,
+        let size = ExpertsSize { hidden_size, intermediate_size, num_experts, gating };
+        let experts = Experts::new(&scope.child(form.scope), form.names, &form.router, &size);
+        let Some(SharedForm { scope: shared, intermediate_size, gate }) = form.shared else { return experts };
+        let gate = gate.map(|gate| {
+            let one = LinearSize { num_inputs: hidden_size, num_outputs: 1, has_bias: false };
+            Linear::whole(&scope.child(gate), one)
+        });
+        let size = MlpSize { intermediate_size, ..self.mlp };
+        experts.with_shared(self.network(&scope.child(shared), &size), gate)
+    }
+
+    /// Returns the feed-forward network in `scope`.
+    fn network(&self, scope: &WeightScope, size: &MlpSize) -> Mlp {
+        match self.mlp_form {
+            MlpForm::Gated { gate, up, down } => {
+                let [gate, up, down] = [gate, up, down].map(|name| scope.child(name));
+                Mlp::gated([&gate, &up, &down], size)
+            }
+            MlpForm::GatedFused { gate_up, down } => {
+                let width = size.intermediate_size;
+                let section = |first| Section { num_groups: 1, group_rows: 2 * width, first };
+                let [gate, up] = [0, width].map(|first| scope.child(gate_up).section(section(first)));
+                Mlp::gated([&gate, &up, &scope.child(down)], size)
+            }
+            MlpForm::Plain { up, down } => Mlp::plain([&scope.child(up), &scope.child(down)], size),
+            MlpForm::Xielu { up, down, activation } => {
+                Mlp::plain([&scope.child(up), &scope.child(down)], size).with_xielu(&scope.child(activation))
+            }
         }
     }
 
@@ -432,25 +462,7 @@ impl Decoder {
             return Ok(self.experts(&form, scope).apply(graph, x)?); // [tokens, hidden]
         }
         let scope = scope.child(self.names.mlp);
-        Ok(match &self.mlp_form {
-            MlpForm::Gated { gate, up, down } => {
-                let [gate, up, down] = [gate, up, down].map(|name| scope.child(name));
-                GatedMlp::new([&gate, &up, &down], &self.mlp).apply(graph, x)? // [tokens, hidden]
-            }
-            MlpForm::GatedFused { gate_up, down } => {
-                let size = self.mlp.intermediate_size;
-                let section = |first| Section { num_groups: 1, group_rows: 2 * size, first };
-                let [gate, up] = [0, size].map(|first| scope.child(gate_up).section(section(first)));
-                GatedMlp::new([&gate, &up, &scope.child(down)], &self.mlp).apply(graph, x)? // [tokens, hidden]
-            }
-            MlpForm::Plain { up, down } => {
-                PlainMlp::new([&scope.child(up), &scope.child(down)], &self.mlp).apply(graph, x)? // [tokens, hidden]
-            }
-            MlpForm::Xielu { up, down, activation } => {
-                let mlp = PlainMlp::new([&scope.child(up), &scope.child(down)], &self.mlp);
-                mlp.with_xielu(&scope.child(activation)).apply(graph, x)? // [tokens, hidden]
-            }
-        })
+        Ok(self.network(&scope, &self.mlp).apply(graph, x)?) // [tokens, hidden]
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::decoder::{Decoder, ExpertsForm};
 use super::{Config, Model, ModelError, neutral};
 use crate::graph::{Activation, Clamp, Gating};
-use crate::layers::ExpertNames;
+use crate::layers::{ExpertNames, RouterForm};
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
@@ -35,9 +35,8 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
         gating: Gating { activation: Activation::QuickGelu, clamp: Some(clamp) },
         intermediate_size: decoder.mlp.intermediate_size,
         num_experts: config.size("num_local_experts")?,
-        num_chosen: config.size("num_experts_per_tok")?,
         // A softmax over the chosen experts alone.
-        is_normalised: true,
+        router: RouterForm::softmax("router", config.size("num_experts_per_tok")?, true),
         shared: None,
     });
     decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);

@@ -7,7 +7,7 @@ use numbers::FloatType;
 
 use super::decoder::{Decoder, ExpertsForm};
 use super::{Config, Model, ModelError, neutral};
-use crate::layers::ExpertNames;
+use crate::layers::{ExpertNames, RouterForm};
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
@@ -21,8 +21,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
         gating: decoder.mlp.activation.into(),
         intermediate_size: decoder.mlp.intermediate_size,
         num_experts: config.size("num_local_experts")?,
-        num_chosen: config.size("num_experts_per_tok")?,
-        is_normalised: true,
+        router: RouterForm::softmax("gate", config.size("num_experts_per_tok")?, true),
         shared: None,
     });
     decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);

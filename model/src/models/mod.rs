@@ -27,6 +27,7 @@ mod gemma3;
 mod generation_config;
 mod gguf;
 mod glm;
+mod glm4_moe;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -49,6 +50,7 @@ mod qwen3;
 mod qwen_moe;
 mod rope_config;
 mod seed_oss;
+mod sigmoid_experts;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -86,6 +88,7 @@ const ARCHITECTURES: &[(&str, Build)] = &[
     ("Gemma3ForConditionalGeneration", gemma3::build),
     ("GemmaForCausalLM", gemma::build),
     ("Glm4ForCausalLM", glm::build_glm4),
+    ("Glm4MoeForCausalLM", glm4_moe::build),
     ("GlmForCausalLM", glm::build),
     ("GptOssForCausalLM", gpt_oss::build),
     ("GraniteForCausalLM", granite::build),

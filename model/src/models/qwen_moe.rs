@@ -8,9 +8,9 @@
 
 use numbers::FloatType;
 
-use super::decoder::{Decoder, ExpertsForm};
+use super::decoder::{Decoder, ExpertsForm, SharedForm};
 use super::{Config, Model, ModelError, neutral, qwen2};
-use crate::layers::{ExpertNames, QueryKeyNorm};
+use crate::layers::{ExpertNames, QueryKeyNorm, RouterForm};
 
 /// Builds Qwen 2 with experts; see [`super::build`].
 pub(super) fn build_qwen2(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
@@ -18,7 +18,9 @@ pub(super) fn build_qwen2(config: &Config, dtype: FloatType, num_ranks: usize) -
     let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.attention.has_bias = config.flag_or("qkv_bias", true)?;
     qwen2::set_windows(&mut decoder, config)?;
-    let shared = config.size("shared_expert_intermediate_size")?;
+    let intermediate_size = config.size("shared_expert_intermediate_size")?;
+    let gate = Some("mlp.shared_expert_gate");
+    let shared = SharedForm { scope: "mlp.shared_expert", intermediate_size, gate };
     set_experts(&mut decoder, config, Some(shared))?;
     decoder.build()
 }
@@ -54,19 +56,19 @@ pub(super) fn build_qwen3_vl(config: &Config, dtype: FloatType, num_ranks: usize
     decoder.build()
 }
 
-fn set_experts(decoder: &mut Decoder, config: &Config, shared: Option<usize>) -> Result<(), ModelError> {
+fn set_experts(decoder: &mut Decoder, config: &Config, shared: Option<SharedForm>) -> Result<(), ModelError> {
     let num_experts = match config.has("num_experts") {
         true => config.size("num_experts")?,
         false => config.size("num_local_experts")?,
     };
+    let is_normalised = config.flag_or("norm_topk_prob", false)?;
     decoder.experts = Some(ExpertsForm {
         scope: "mlp",
         names: ExpertNames::Each(["gate_proj", "up_proj", "down_proj"]),
         gating: decoder.mlp.activation.into(),
         intermediate_size: config.size("moe_intermediate_size")?,
         num_experts,
-        num_chosen: config.size("num_experts_per_tok")?,
-        is_normalised: config.flag_or("norm_topk_prob", false)?,
+        router: RouterForm::softmax("gate", config.size("num_experts_per_tok")?, is_normalised),
         shared,
     });
     let step = config.size_or("decoder_sparse_step", 1)?;

@@ -5,38 +5,81 @@
 //! fixed size. Each iteration of a loop takes one tile: it gathers the tokens of the tile, applies the expert to them,
 //! and adds the results to the tokens' sums. Experts that no token chose have no tile, so nobody reads their matrices.
 
-use model::graph::{Clamp, DType, ExpertsSpec, Gating, RouterSpec};
+use model::graph::{Activation, Clamp, DType, ExpertGroups, ExpertsSpec, Gating, RouterSpec, Scoring};
 
 use super::emitter::{Combine, Emitter, Reduction};
 use super::expert_plan::ExpertPlan;
 use super::tensor::{Tensor, Type};
 use super::{Sizes, activation, model_ops};
 
-/// Returns the weights of experts for scores `[tokens, experts]`, in the same shape: the softmax over all experts for
-/// the `num_chosen` largest of each token, and 0 for the others. If `is_normalised`, the weights of a token are divided
-/// by their sum.
-pub(super) fn route(emitter: &mut Emitter, scores: &Tensor, spec: RouterSpec) -> Tensor {
-    let largest = emitter.reduce(Reduction::Max, scores, &[1]); // [tokens]
-    let largest = emitter.broadcast(&largest, &[0], scores.dims()); // [tokens, experts]
-    let shifted = emitter.elementwise("subtract", &[scores, &largest]); // [tokens, experts]
-    let exponentials = emitter.elementwise("exponential", &[&shifted]); // [tokens, experts]
-    let [kept, experts] = largest_columns(emitter, &exponentials, spec.num_chosen); // [tokens, chosen]
-    let summands = if spec.is_normalised { &kept } else { &exponentials };
-    let sum = emitter.reduce(Reduction::Sum, summands, &[1]); // [tokens]
-    let sum = emitter.broadcast(&sum, &[0], kept.dims()); // [tokens, chosen]
-    let weights = emitter.elementwise("divide", &[&kept, &sum]); // [tokens, chosen]
-
-    let column = emitter.iota(1, Type::new(scores.dims(), DType::I32)); // [tokens, experts]
-    let mut mixture = emitter.splat(0.0, scores.ty.clone()); // [tokens, experts]
-    for choice in 0..spec.num_chosen {
-        let [expert, weight] = [&experts, &weights].map(|x| {
-            let one = emitter.slice(x, 1, choice..choice + 1); // [tokens, 1]
-            emitter.broadcast(&one, &[0, 1], scores.dims()) // [tokens, experts]
-        });
-        let is_it = emitter.compare("EQ", &column, &expert); // [tokens, experts]
-        mixture = emitter.select(&is_it, &weight, &mixture); // [tokens, experts]
+/// Returns the weights of experts for scores `[tokens, experts]` and maybe biases, one for each expert, in the shape of
+/// the scores, as [`Op::Route`] says.
+///
+/// [`Op::Route`]: model::graph::Op::Route
+pub(super) fn route(emitter: &mut Emitter, scores: &Tensor, biases: Option<&Tensor>, spec: RouterSpec) -> Tensor {
+    let weights = match spec.scoring {
+        Scoring::Softmax => softmax(emitter, scores), // [tokens, experts]
+        Scoring::Sigmoid => activation::activate(emitter, Activation::Sigmoid, scores), // [tokens, experts]
+    };
+    let mut compared = weights.clone(); // [tokens, experts]
+    if let Some(biases) = biases {
+        let biases = emitter.convert(biases, DType::F32); // one for each expert
+        let biases = emitter.reshape(&biases, &scores.dims()[1..]); // [experts]
+        let biases = emitter.broadcast(&biases, &[1], scores.dims()); // [tokens, experts]
+        compared = emitter.elementwise("add", &[&weights, &biases]); // [tokens, experts]
     }
-    mixture
+    if let Some(groups) = spec.groups {
+        compared = in_groups(emitter, &compared, groups); // [tokens, experts]
+    }
+    let [_, experts] = largest_columns(emitter, &compared, spec.num_chosen); // [tokens, chosen]
+    let kept = kept_columns(emitter, &weights, &experts, 0.0); // [tokens, experts]
+    let Some(least) = spec.least_sum else { return kept };
+    let sum = emitter.reduce(Reduction::Sum, &kept, &[1]); // [tokens]
+    let least = emitter.splat(f64::from(least), sum.ty.clone()); // [tokens]
+    let sum = emitter.elementwise("maximum", &[&sum, &least]); // [tokens]
+    let sum = emitter.broadcast(&sum, &[0], kept.dims()); // [tokens, experts]
+    emitter.elementwise("divide", &[&kept, &sum]) // [tokens, experts]
+}
+
+/// Returns the softmax of each row of x `[rows, n]`.
+fn softmax(emitter: &mut Emitter, x: &Tensor) -> Tensor {
+    let largest = emitter.reduce(Reduction::Max, x, &[1]); // [rows]
+    let largest = emitter.broadcast(&largest, &[0], x.dims()); // [rows, n]
+    let shifted = emitter.elementwise("subtract", &[x, &largest]); // [rows, n]
+    let exponentials = emitter.elementwise("exponential", &[&shifted]); // [rows, n]
+    let sum = emitter.reduce(Reduction::Sum, &exponentials, &[1]); // [rows]
+    let sum = emitter.broadcast(&sum, &[0], x.dims()); // [rows, n]
+    emitter.elementwise("divide", &[&exponentials, &sum]) // [rows, n]
+}
+
+/// Returns the weights `[tokens, experts]` of the experts in the chosen groups, and minus infinity for the others.
+fn in_groups(emitter: &mut Emitter, weights: &Tensor, groups: ExpertGroups) -> Tensor {
+    let [num_tokens, num_experts] = [0, 1].map(|dim: usize| weights.dims()[dim]);
+    let ExpertGroups { num, num_chosen, num_summed } = groups;
+    let size = num_experts / num;
+    let rows = emitter.reshape(weights, &[num_tokens * num, size]); // [tokens * groups, size]
+    let [best, _] = largest_columns(emitter, &rows, num_summed); // [tokens * groups, summed]
+    let values = emitter.reduce(Reduction::Sum, &best, &[1]); // [tokens * groups]
+    let values = emitter.reshape(&values, &[num_tokens, num]); // [tokens, groups]
+    let [_, chosen] = largest_columns(emitter, &values, num_chosen); // [tokens, chosen groups]
+    let zeros = emitter.splat(0.0, values.ty.clone()); // [tokens, groups]
+    let added = kept_columns(emitter, &zeros, &chosen, f64::NEG_INFINITY); // [tokens, groups]
+    let added = emitter.broadcast(&added, &[0, 1], &[num_tokens, num, size]); // [tokens, groups, size]
+    let added = emitter.reshape(&added, weights.dims()); // [tokens, experts]
+    emitter.elementwise("add", &[weights, &added]) // [tokens, experts]
+}
+
+/// Returns x `[rows, n]` with `other` instead of the elements outside of the row's `columns` `[rows, kept]`, i32.
+fn kept_columns(emitter: &mut Emitter, x: &Tensor, columns: &Tensor, other: f64) -> Tensor {
+    let column = emitter.iota(1, Type::new(x.dims(), DType::I32)); // [rows, n]
+    let mut kept = emitter.splat(other, x.ty.clone()); // [rows, n]
+    for index in 0..columns.dims()[1] {
+        let one = emitter.slice(columns, 1, index..index + 1); // [rows, 1]
+        let one = emitter.broadcast(&one, &[0, 1], x.dims()); // [rows, n]
+        let is_it = emitter.compare("EQ", &column, &one); // [rows, n]
+        kept = emitter.select(&is_it, x, &kept); // [rows, n]
+    }
+    kept
 }
 
 /// Returns the `num` largest elements of each row of x `[rows, n]`, descending, and their columns, i32; both

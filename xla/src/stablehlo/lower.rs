@@ -133,7 +133,7 @@ impl Lowering {
                 let gate = activation::activate(emitter, *activation, &operands[0]);
                 emitter.elementwise("multiply", &[&gate, &operands[1]])
             }
-            Op::Route(spec) => experts::route(emitter, &operands[0], *spec),
+            Op::Route(spec) => experts::route(emitter, &operands[0], operands.get(1), *spec),
             Op::Experts(spec) => {
                 let rank = &self.rows.as_ref().expect("decoders have rows").rank;
                 experts::experts(emitter, operands, *spec, (rank, &self.sizes))

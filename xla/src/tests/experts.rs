@@ -46,7 +46,7 @@ impl Layer {
         }
         let mut graph = Graph::default();
         let (x, scores) = (tokens(&mut graph, 0, &[hidden_size]), tokens(&mut graph, 1, &[num_experts]));
-        let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised: true }).unwrap();
+        let mixture = graph.route(scores, None, RouterSpec::softmax(num_chosen, true)).unwrap();
         let matrices = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
         let biases = has_biases.then(|| [3, 4, 5].map(|index: usize| graph.weight(&specs[index])));
         let clamped = Gating { activation: Activation::QuickGelu, clamp: Some(Clamp { limit: 1.5, offset: 1.0 }) };
@@ -71,21 +71,38 @@ impl Layer {
     }
 }
 
+/// Returns a strategy for numbers of experts and choices among them.
+fn choices() -> impl Strategy<Value = (usize, RouterSpec)> {
+    let sizes = [1..5usize, 1..6usize];
+    let shares = prop::array::uniform3(0.0..1.0_f64);
+    let scoring = prop::sample::select(vec![Scoring::Softmax, Scoring::Sigmoid]);
+    let least_sum = prop::option::of(prop::sample::select(vec![1e-20_f32, 0.7]));
+    (sizes, shares, scoring, least_sum, any::<bool>()).prop_map(
+        |([num, size], shares, scoring, least_sum, has_groups)| {
+            let part = |share: f64, whole: usize| 1 + (share * whole as f64) as usize;
+            let groups = ExpertGroups { num, num_chosen: part(shares[0], num), num_summed: part(shares[1], size) };
+            let num_eligible = if has_groups { groups.num_chosen * size } else { num * size };
+            let groups = has_groups.then_some(groups);
+            (num * size, RouterSpec { num_chosen: part(shares[2], num_eligible), scoring, groups, least_sum })
+        },
+    )
+}
+
 proptest! {
-    #![proptest_config(cases(5))]
+    #![proptest_config(cases(10))]
 
     #[test]
     fn routes(
-        [num_rows, num_experts] in [1..8usize, 1..20usize],
-        share in 0.0..1.0_f64,
-        is_normalised in any::<bool>(),
-        has_equals in any::<bool>(),
+        num_rows in 1..8usize,
+        (num_experts, spec) in choices(),
+        [has_equals, has_biases] in any::<[bool; 2]>(),
         seed in any::<u64>(),
     ) {
-        let num_chosen = 1 + (share * num_experts as f64) as usize;
         let mut graph = Graph::default();
         let scores = tokens(&mut graph, 0, &[num_experts]);
-        let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised }).unwrap();
+        let of_choice = weight("biases", &[1, num_experts], FloatType::F32);
+        let biases = has_biases.then(|| graph.weight(&of_choice));
+        let mixture = graph.route(scores, biases, spec).unwrap();
         let graph = graph.finish(&[mixture]);
         let mut numbers = Numbers::new(seed);
         let len = num_rows * num_experts;
@@ -96,8 +113,16 @@ proptest! {
         };
         // A weight is the quotient of an exponential and a sum in another order. Weights of 0 are exact.
         let tolerance = Tolerance::Close { relative: 3e-6, absolute: 0.0 };
-        Case::plain(graph, num_rows, vec![floats(&[num_rows, num_experts], scores)]).check(&[tolerance]);
+        let mut case = Case::plain(graph, num_rows, vec![floats(&[num_rows, num_experts], scores)]);
+        if has_biases {
+            case.weights = vec![(of_choice, numbers.floats(num_experts, 1.0))];
+        }
+        case.check(&[tolerance]);
     }
+}
+
+proptest! {
+    #![proptest_config(cases(5))]
 
     /// With many tokens and few experts, an expert needs several tiles.
     #[test]

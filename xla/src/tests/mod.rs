@@ -29,8 +29,8 @@ mod uploads;
 use ::numbers::{FloatType, Rounding};
 use cpu::oracle::{Array, Elements};
 use model::graph::{
-    Activation, Binary, Clamp, DType, Dim, ExpertsSpec, Gating, Graph, Input, Op, Partition, PositionScale, RouterSpec,
-    Shape, Source, TokenScope, Unary, Value, WeightSpec,
+    Activation, Binary, Clamp, DType, Dim, ExpertGroups, ExpertsSpec, Gating, Graph, Input, Op, Partition,
+    PositionScale, RouterSpec, Scoring, Shape, Source, TokenScope, Unary, Value, WeightSpec,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -111,7 +111,7 @@ fn tests_of_operations_exist() {
     ops.extend([Op::HeadLinear, Op::Join, Op::Unary(Unary::ReciprocalRoot)]);
     ops.push(Op::Xielu);
     ops.push(Op::ScaleByPosition(PositionScale { beta: 1.0, period: 1.0 }));
-    ops.push(Op::Route(RouterSpec { num_chosen: 1, is_normalised: true }));
+    ops.push(Op::Route(RouterSpec::softmax(1, true)));
     ops.push(Op::Experts(ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into() }));
     for op in ops {
         let declaration = format!("fn {}(", test_of(&op));

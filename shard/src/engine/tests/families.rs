@@ -153,9 +153,8 @@ fn two_ranks_agree_with_transformers() {
 
 #[test]
 fn xla_agrees_with_transformers() {
-    for (name, path) in
-        compiled_families(&["gemma2", "gpt-neox", "gpt-oss", "qwen3-moe", "qwen3-vl-moe", "phi3-long", "youtu"])
-    {
+    let sample = ["gemma2", "glm4-moe", "gpt-neox", "gpt-oss", "qwen3-moe", "qwen3-vl-moe", "phi3-long", "youtu"];
+    for (name, path) in compiled_families(&sample) {
         let Some(mut rig) = on_xla(&path, 1) else { return };
         check_tokens(&mut rig, &name, "XLA-CPU");
     }

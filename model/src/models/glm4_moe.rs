@@ -1,0 +1,34 @@
+//! GLM 4.5, 4.6 and 4.7.
+//!
+//! Paper: GLM-4.5 team, 2025 (arXiv 2508.06471). Follows `transformers/models/glm4_moe/modeling_glm4_moe.py`.
+//! Differences from Llama: queries, keys and values may have biases, but the output of attention has none; queries and
+//! keys may be normalised; half of each head is rotated; most layers have experts as in DeepSeek V3. The layers after
+//! the last one, which predict further tokens, are not read.
+
+use numbers::FloatType;
+
+use super::decoder::Decoder;
+use super::sigmoid_experts::{self, Names};
+use super::{Config, Model, ModelError, neutral};
+use crate::layers::QueryKeyNorm;
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    let own = ["attention_bias", "n_shared_experts", "partial_rotary_factor", "use_qk_norm"];
+    neutral::require(config, &[&own[..], &sigmoid_experts::KEYS].concat())?;
+    let config = &with_defaults(config);
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
+    decoder.attention.has_output_bias = false;
+    if config.flag_or("use_qk_norm", false)? {
+        decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
+    }
+    sigmoid_experts::set(&mut decoder, config, &Names::DEEPSEEK)?;
+    decoder.build()
+}
+
+/// Returns `config` with the values that transformers assumes for missing keys, where Llama has others.
+fn with_defaults(config: &Config) -> Config {
+    let config = config.or_default("first_k_dense_replace", 1).or_default("n_shared_experts", 1);
+    let config = config.or_default("norm_topk_prob", true).or_default("partial_rotary_factor", 0.5);
+    config.or_default("rms_norm_eps", 1e-5)
+}
