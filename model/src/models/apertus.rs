@@ -27,7 +27,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}))
     };
     let has_xielu = config.text("hidden_act")?.is_none_or(|name| name == "xielu");
-    let config = if has_xielu { &config.without("hidden_act") } else { config };
+    let config = if has_xielu { &config.without(&["hidden_act"]) } else { config };
     let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.block = Block::pre_norm("attention_layernorm", "feedforward_layernorm");
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);

@@ -119,19 +119,19 @@ impl Config {
         self
     }
 
+    /// Returns this configuration without `keys`.
+    pub(super) fn without(&self, keys: &[&str]) -> Self {
+        let mut config = self.clone();
+        config.keys.retain(|key, _| !keys.contains(&key.as_str()));
+        config
+    }
+
     /// Returns this configuration with `default` at `key` if the key and its older name are absent.
     pub(super) fn or_default(&self, key: &str, default: impl Into<Value>) -> Self {
         let mut config = self.clone();
         if !self.has(key) {
             config.keys.insert(key.to_owned(), default.into());
         }
-        config
-    }
-
-    /// Returns this configuration without `key`.
-    pub(super) fn without(&self, key: &str) -> Self {
-        let mut config = self.clone();
-        config.keys.remove(key);
         config
     }
 

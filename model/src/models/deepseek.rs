@@ -1,22 +1,79 @@
-//! Models with latent attention: DeepSeek V2 and V3, and others of their form.
+//! Models with latent attention: DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash and Youtu.
 //!
-//! Papers: DeepSeek-AI, 2024 (arXiv 2405.04434 and 2412.19437). Follows `transformers/models/deepseek_v2` and
-//! `deepseek_v3`, and `youtu/modeling_youtu.py`. Differences from Llama: the heads of a layer share one latent vector
-//! per token, from which keys and values are computed; positions rotate only a part of a key.
+//! Papers: DeepSeek-AI, 2024 (arXiv 2405.04434 and 2412.19437). Follows `transformers/models/deepseek_v2`,
+//! `deepseek_v3`, `glm4_moe_lite` and `youtu`. Differences from Llama: the heads of a layer share one latent vector per
+//! token, from which keys and values are computed; positions rotate only a part of a key; most layers have experts. The
+//! layers after the last one, which predict further tokens, are not read.
 
 use std::sync::Arc;
 
 use numbers::FloatType;
 
 use super::decoder::Decoder;
+use super::sigmoid_experts::{self, Names};
 use super::{Config, Model, ModelError, neutral, rope_config};
-use crate::graph::Pairing;
+use crate::graph::{ExpertGroups, Pairing, Scoring};
 use crate::layers::LatentForm;
 
 /// The keys of config.json that describe latent attention.
 pub(super) const LATENT_KEYS: [&str; 2] = ["kv_lora_rank", "q_lora_rank"];
 
-/// Builds Youtu, DeepSeek V3 without experts; see [`super::build`].
+/// Builds DeepSeek V3 and Kimi K2; see [`super::build`].
+pub(super) fn build_v3(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    let config = config.or_default("first_k_dense_replace", 3).or_default("n_group", 8).or_default("topk_group", 4);
+    let config = config.or_default("routed_scaling_factor", 2.5).or_default("num_experts_per_tok", 8);
+    build_sparse(&config, dtype, num_ranks)
+}
+
+/// Builds GLM 4.7 Flash; see [`super::build`].
+pub(super) fn build_glm(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    let config = config.or_default("first_k_dense_replace", 1).or_default("rms_norm_eps", 1e-5);
+    let config = config.or_default("routed_scaling_factor", 1.8).or_default("num_experts_per_tok", 4);
+    build_sparse(&config, dtype, num_ranks)
+}
+
+/// Builds a model with experts that are chosen by sigmoids.
+fn build_sparse(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    let config = &config.or_default("n_shared_experts", 1).or_default("norm_topk_prob", true);
+    neutral::require(config, &understood())?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
+    set_latent(&mut decoder, config, pairing(config)?)?;
+    sigmoid_experts::set(&mut decoder, config, &Names::DEEPSEEK)?;
+    decoder.build()
+}
+
+/// Builds DeepSeek V2, whose experts are chosen by a softmax; see [`super::build`].
+pub(super) fn build_v2(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &[&understood()[..], &["mlp_bias"]].concat())?;
+    config.require_fixed(&[("norm_topk_prob", "false"), ("scoring_func", "\"softmax\"")])?;
+    let has_groups = match config.text("topk_method")? {
+        None | Some("greedy") => false,
+        Some("group_limited_greedy") => true,
+        Some(other) => {
+            let found = format!("\"{other}\"");
+            return Err(config.invalid("topk_method", found, "greedy or group_limited_greedy"));
+        }
+    };
+    let config = config.without(&["scoring_func", "topk_method"]).or_default("n_shared_experts", 2);
+    let config = if has_groups { config } else { config.without(&["n_group", "topk_group"]) };
+    let mut decoder = Decoder::llama(&config, dtype, num_ranks)?;
+    set_latent(&mut decoder, &config, Pairing::Neighbours)?;
+    sigmoid_experts::set(&mut decoder, &config, &Names::DEEPSEEK)?;
+    if let Some(experts) = &mut decoder.experts {
+        experts.router.bias = None;
+        experts.router.spec.scoring = Scoring::Softmax;
+        // The value of a group is the score of its best expert.
+        let groups = experts.router.spec.groups;
+        experts.router.spec.groups = groups.map(|groups| ExpertGroups { num_summed: 1, ..groups });
+    }
+    decoder.build()
+}
+
+fn understood() -> Vec<&'static str> {
+    [&LATENT_KEYS[..], &sigmoid_experts::KEYS, &["attention_bias", "mlp_layer_types", "n_shared_experts"]].concat()
+}
+
+/// Builds Youtu, which has no experts; see [`super::build`].
 pub(super) fn build_youtu(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &[&LATENT_KEYS[..], &["attention_bias"]].concat())?;
     let mut decoder = Decoder::llama(&config.or_default("tie_word_embeddings", true), dtype, num_ranks)?;

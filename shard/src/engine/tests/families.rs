@@ -100,7 +100,7 @@ fn short_floats_are_near() {
         // A rounded score may choose another expert. Families with experts are tested here only with keys and values in
         // f32, as recorded.
         let tolerance = tolerance(true, SHORT_TOLERANCE, 2.0 * SHORT_TOLERANCE);
-        let has_experts = ["gpt-oss", "moe", "mixtral"].iter().any(|part| name.contains(part));
+        let has_experts = ["deepseek", "gpt-oss", "moe", "mixtral"].iter().any(|part| name.contains(part));
         let kv_cache_dtypes = [KvCacheDtype::F32, KvCacheDtype::Auto];
         for kv_cache_dtype in &kv_cache_dtypes[..if has_experts { 1 } else { 2 }] {
             let mut args = args(path.to_str().unwrap(), Device::CPU);
@@ -153,7 +153,8 @@ fn two_ranks_agree_with_transformers() {
 
 #[test]
 fn xla_agrees_with_transformers() {
-    let sample = ["gemma2", "glm4-moe", "gpt-neox", "gpt-oss", "qwen3-moe", "qwen3-vl-moe", "phi3-long", "youtu"];
+    let sample =
+        ["deepseek-v2", "gemma2", "glm4-moe", "gpt-neox", "gpt-oss", "qwen3-moe", "qwen3-vl-moe", "phi3-long", "youtu"];
     for (name, path) in compiled_families(&sample) {
         let Some(mut rig) = on_xla(&path, 1) else { return };
         check_tokens(&mut rig, &name, "XLA-CPU");
@@ -162,7 +163,8 @@ fn xla_agrees_with_transformers() {
 
 #[test]
 fn two_devices_of_xla_agree_with_transformers() {
-    for (name, path) in compiled_families(&["gemma3", "gemma3-composite", "gpt-oss-mxfp4", "mixtral", "youtu-no-rank"])
+    for (name, path) in
+        compiled_families(&["gemma3", "gemma3-composite", "gpt-oss-mxfp4", "mixtral", "youtu-no-rank", "deepseek-v3"])
     {
         let Some(mut rig) = on_xla(&path, 2) else { return };
         check_tokens(&mut rig, &name, "two devices of XLA-CPU");
