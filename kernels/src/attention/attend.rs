@@ -95,10 +95,10 @@ impl<E: KvElement, D: Dots<E>> Kernel for Attend<'_, '_, E, D> {
 impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
     fn queries(&self) -> Vec<Query> {
         let first_position = self.task.row.first_position() + self.task.first_token;
-        let group_size = self.shape.group_size();
-        let sinks = self.sinks.map(|sinks| &sinks[self.task.kv_head * group_size..][..group_size]);
+        let num_heads = self.task.heads.len();
+        let sinks = self.sinks.map(|sinks| &sinks[self.task.heads.clone()]);
         let num_keys_of_tokens = (0..self.task.out.len()).map(|token| first_position + token + 1);
-        let queries = num_keys_of_tokens.flat_map(|num_keys| (0..group_size).map(move |head| (num_keys, head)));
+        let queries = num_keys_of_tokens.flat_map(|num_keys| (0..num_heads).map(move |head| (num_keys, head)));
         let sink = |head: usize| sinks.map(|sinks| sinks[head]);
         queries.map(|(end_key, head)| Query::new(self.shape.first_key(end_key)..end_key, sink(head))).collect()
     }
@@ -137,11 +137,11 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
     /// Writes the scaled queries to `to`: `[blocks][lines][rows]`.
     #[inline(always)]
     fn put_queries<S: Simd>(&self, simd: S, to: &mut [Line]) {
-        let (head_dim, group_size, block_rows) = (self.shape.head_dim, self.shape.group_size(), self.block_rows);
+        let (head_dim, num_heads, block_rows) = (self.shape.head_dim, self.task.heads.len(), self.block_rows);
         let block_lines = self.key_steps() * D::STEP_LINES * block_rows;
-        for idx in 0..self.task.out.len() * group_size {
-            let token = self.task.row.first_token + self.task.first_token + idx / group_size;
-            let head = self.task.kv_head * group_size + idx % group_size;
+        for idx in 0..self.task.out.len() * num_heads {
+            let token = self.task.row.first_token + self.task.first_token + idx / num_heads;
+            let head = self.task.heads.start + idx % num_heads;
             let q = &self.q[token * self.shape.q_width() + head * head_dim..][..head_dim];
             for (step, q) in q.chunks(STEP_VALUES).enumerate() {
                 let mut values = [0.0; STEP_VALUES];

@@ -22,6 +22,8 @@ mod tests;
 pub use cache::{KvCache, KvType};
 pub use rows::{AttentionRow, AttentionShape};
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::isa::{self, Isa};
@@ -37,6 +39,8 @@ const TASK_QUERIES: usize = 256;
 /// The maximum number of queries of a task for which vectors convert int8 keys and values to bf16 each time they read
 /// them. If a task has more queries, keys and values are converted once per chunk.
 const MAX_CONVERTING_QUERIES: usize = 12;
+/// The minimum number of query heads of a task whose key head has more. Every task reads all keys of its head.
+const MIN_TASK_HEADS: usize = 4;
 /// The number of multiply-adds below which waking other threads costs more than it saves.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 
@@ -123,13 +127,14 @@ pub(crate) struct Attention<'a> {
     pub(crate) cache: &'a KvCache,
 }
 
-/// A unit of work: consecutive tokens of a row, and the query heads that share a key head.
+/// A unit of work: consecutive tokens of a row, and some or all of the query heads that share a key head.
 struct Task<'a, 'y> {
     row: &'a AttentionRow<'a>,
     kv_head: usize,
+    heads: Range<usize>,
     /// The index of the first token among the row's tokens of this step.
     first_token: usize,
-    /// The output, `[tokens][heads of the group, value_dim]`.
+    /// The output, `[tokens][heads, value_dim]`.
     out: Vec<&'y mut [f32]>,
 }
 
@@ -138,11 +143,10 @@ impl Attention<'_> {
         self.check(out.len());
         let per_key = self.shape.q_width() + self.shape.out_width();
         let num_multiply_adds: usize = self.rows.iter().map(|row| row.num_tokens * row.context_len * per_key).sum();
-        let tasks = self.cut(out);
         if num_multiply_adds < MIN_PARALLEL_MULTIPLY_ADDS {
-            tasks.into_iter().for_each(|task| self.run(task));
+            self.cut(out, 1).into_iter().for_each(|task| self.run(task));
         } else {
-            tasks.into_par_iter().for_each(|task| self.run(task));
+            self.cut(out, rayon::current_num_threads()).into_par_iter().for_each(|task| self.run(task));
         }
     }
 
@@ -182,26 +186,41 @@ impl Attention<'_> {
         }
     }
 
-    fn cut<'y>(&self, out: &'y mut [f32]) -> Vec<Task<'_, 'y>> {
-        let group_size = self.shape.group_size();
-        let group_width = group_size * self.shape.value_dim;
-        let task_tokens = (TASK_QUERIES / group_size).max(1);
+    /// Cuts the step into tasks, if possible into `num_wanted` or more.
+    fn cut<'y>(&self, out: &'y mut [f32], num_wanted: usize) -> Vec<Task<'_, 'y>> {
+        let task_heads = self.task_heads(num_wanted);
+        let task_width = task_heads * self.shape.value_dim;
+        let task_tokens = (TASK_QUERIES / task_heads).max(1);
         let mut tasks = Vec::new();
         let mut out_tokens = out.chunks_mut(self.shape.out_width());
         for row in self.rows {
             for first_token in (0..row.num_tokens).step_by(task_tokens) {
                 let first_task = tasks.len();
-                for kv_head in 0..self.shape.num_kv_heads {
-                    tasks.push(Task { row, kv_head, first_token, out: Vec::with_capacity(task_tokens) });
+                for first_head in (0..self.shape.num_heads).step_by(task_heads) {
+                    let (kv_head, heads) = (first_head / self.shape.group_size(), first_head..first_head + task_heads);
+                    tasks.push(Task { row, kv_head, heads, first_token, out: Vec::with_capacity(task_tokens) });
                 }
                 let num_tokens = task_tokens.min(row.num_tokens - first_token);
                 for out in out_tokens.by_ref().take(num_tokens) {
-                    let groups = out.chunks_mut(group_width);
+                    let groups = out.chunks_mut(task_width);
                     tasks[first_task..].iter_mut().zip(groups).for_each(|(task, group)| task.out.push(group));
                 }
             }
         }
         tasks
+    }
+
+    /// Returns the number of query heads of a task: all that share a key head, or fewer if there would be fewer than
+    /// `num_wanted` tasks.
+    fn task_heads(&self, num_wanted: usize) -> usize {
+        let group_size = self.shape.group_size();
+        let task_tokens = (TASK_QUERIES / group_size).max(1);
+        let num_parts: usize = self.rows.iter().map(|row| row.num_tokens.div_ceil(task_tokens)).sum();
+        let num_tasks = num_parts * self.shape.num_kv_heads;
+        let has_enough = |heads: &usize| num_tasks * (group_size / heads) >= num_wanted;
+        let is_possible = |heads: &usize| group_size.is_multiple_of(*heads) && *heads >= MIN_TASK_HEADS.min(group_size);
+        let possible = || (1..=group_size).rev().filter(is_possible);
+        possible().find(has_enough).or(possible().last()).unwrap_or(group_size)
     }
 
     fn run(&self, task: Task<'_, '_>) {
@@ -234,7 +253,7 @@ impl Attention<'_> {
     }
 
     fn num_queries(&self, task: &Task<'_, '_>) -> usize {
-        task.out.len() * self.shape.group_size()
+        task.out.len() * task.heads.len()
     }
 
     /// Returns the number of rows per block, if the queries of a task are spread evenly over as few blocks as possible.

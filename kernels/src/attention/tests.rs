@@ -436,13 +436,19 @@ fn decode_rows_ride_along_with_a_prompt() {
 
 #[test]
 fn threads_do_not_change_a_bit() {
-    let shape = shape(8, 2, 64);
     for (isa, kv_type) in isas_and_types() {
-        let [one, two] = [1, 2].map(|num_threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build().unwrap();
-            pool.install(|| Scene::new(shape, (isa, kv_type), &[150, 90]).whole())
-        });
-        assert!(one == two, "{isa} {kv_type}");
+        // With more threads than key heads, threads share the query heads of a key head.
+        for (shape, lens) in [(shape(8, 2, 64), &[150, 90][..]), (shape(20, 1, 64), &[150])] {
+            let [one, two, many] = [1, 2, 7].map(|num_threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build().unwrap();
+                pool.install(|| {
+                    let mut scene = Scene::new(shape, (isa, kv_type), lens).with_sinks(true);
+                    let before: Vec<usize> = lens.iter().map(|len| len - 1).collect();
+                    [scene.step(&vec![0; lens.len()], &before), scene.step(&before, &vec![1; lens.len()])]
+                })
+            });
+            assert!(one == two && one == many, "{isa} {kv_type} {shape:?}");
+        }
     }
 }
 
