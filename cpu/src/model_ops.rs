@@ -202,6 +202,7 @@ pub(super) fn kernel(activation: Activation) -> kernels::activation::Activation 
         Activation::Gelu => kernels::activation::Activation::Gelu,
         Activation::GeluTanh => kernels::activation::Activation::GeluTanh,
         Activation::QuickGelu => kernels::activation::Activation::QuickGelu,
+        Activation::Relu => kernels::activation::Activation::Relu,
         Activation::SquaredRelu => kernels::activation::Activation::SquaredRelu,
         Activation::Sigmoid => kernels::activation::Activation::Sigmoid,
         Activation::Tanh => kernels::activation::Activation::Tanh,

@@ -20,6 +20,8 @@ pub enum Activation {
     GeluTanh,
     /// The approximation of [`Activation::Gelu`] by a sigmoid: `x / (1 + e^(-1.702 x))`
     QuickGelu,
+    /// `max(x, 0)`
+    Relu,
     /// `max(x, 0)²`
     SquaredRelu,
     /// `1 / (1 + e^-x)`
@@ -37,6 +39,7 @@ impl Activation {
             Self::Gelu => simd.call(Gate { function: Gelu, gate, up }),
             Self::GeluTanh => simd.call(Gate { function: GeluTanh, gate, up }),
             Self::QuickGelu => simd.call(Gate { function: QuickGelu, gate, up }),
+            Self::Relu => simd.call(Gate { function: Relu, gate, up }),
             Self::SquaredRelu => simd.call(Gate { function: SquaredRelu, gate, up }),
             Self::Sigmoid => simd.call(Gate { function: Sigmoid, gate, up }),
             Self::Tanh => simd.call(Gate { function: Tanh, gate, up }),
@@ -90,6 +93,7 @@ fn on(isa: Isa, activation: Activation, x: &[f32], up: Option<&[f32]>, y: &mut [
         Activation::Gelu => isa.run(Apply { function: Gelu, x, up, y }),
         Activation::GeluTanh => isa.run(Apply { function: GeluTanh, x, up, y }),
         Activation::QuickGelu => isa.run(Apply { function: QuickGelu, x, up, y }),
+        Activation::Relu => isa.run(Apply { function: Relu, x, up, y }),
         Activation::SquaredRelu => isa.run(Apply { function: SquaredRelu, x, up, y }),
         Activation::Sigmoid => isa.run(Apply { function: Sigmoid, x, up, y }),
         Activation::Tanh => isa.run(Apply { function: Tanh, x, up, y }),
@@ -109,6 +113,8 @@ struct Gelu;
 struct GeluTanh;
 #[derive(Clone, Copy)]
 struct QuickGelu;
+#[derive(Clone, Copy)]
+struct Relu;
 #[derive(Clone, Copy)]
 struct SquaredRelu;
 #[derive(Clone, Copy)]
@@ -158,6 +164,13 @@ impl Function for QuickGelu {
     fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
         let exponential = simd.exp(simd.mul(x, simd.splat(-1.702)));
         simd.div(x, simd.add(simd.splat(1.0), exponential))
+    }
+}
+
+impl Function for Relu {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        simd.max(simd.splat(0.0), x)
     }
 }
 
@@ -263,11 +276,12 @@ mod tests {
     use super::*;
     use crate::testing::numbers;
 
-    const ALL: [Activation; 7] = [
+    const ALL: [Activation; 8] = [
         Activation::Silu,
         Activation::Gelu,
         Activation::GeluTanh,
         Activation::QuickGelu,
+        Activation::Relu,
         Activation::SquaredRelu,
         Activation::Sigmoid,
         Activation::Tanh,
@@ -293,6 +307,7 @@ mod tests {
                 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
             }
             Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
+            Activation::Relu => x.max(0.0),
             Activation::SquaredRelu => x.max(0.0).powi(2),
             Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
             Activation::Tanh => x.tanh(),
@@ -343,7 +358,7 @@ mod tests {
         assert_eq!(y, [0.0, 0.0]);
         activate(Activation::Tanh, &[-1e4, 1e4], &mut y);
         assert_eq!(y, [-1.0, 1.0]);
-        for activation in [Activation::Gelu, Activation::GeluTanh, Activation::SquaredRelu] {
+        for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::SquaredRelu] {
             activate(activation, &[-50.0, 0.0], &mut y);
             assert!(y[0].abs() < 1e-30 && y[1] == 0.0, "{activation:?}: {y:?}");
         }

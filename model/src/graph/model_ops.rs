@@ -207,6 +207,15 @@ impl Graph {
         self.binary(Binary::Multiply, x, factor) // as x
     }
 
+    /// Returns x with each element brought to the nearest number from `-limit` to `limit`.
+    pub(crate) fn clip(&mut self, x: Value, limit: f32) -> Result<Value, GraphError> {
+        let [lowest, highest] = [-limit, limit].map(|number| self.constant(number)); // []
+        let is_below = self.less(x, lowest)?; // as x
+        let x = self.select(is_below, lowest, x)?; // as x
+        let is_above = self.less(highest, x)?; // as x
+        self.select(is_above, highest, x) // as x
+    }
+
     /// [`Op::Activate`] of every element of x.
     pub fn activate(&mut self, activation: Activation, x: Value) -> Result<Value, GraphError> {
         let op = Op::Activate(activation);

@@ -270,6 +270,8 @@ pub enum Activation {
     GeluTanh,
     /// The approximation of `Gelu` by a sigmoid: `x / (1 + e^(-1.702 x))`
     QuickGelu,
+    /// `max(x, 0)`
+    Relu,
     /// `max(x, 0)²`
     SquaredRelu,
     /// `1 / (1 + e^-x)`
@@ -370,6 +372,7 @@ impl Op {
             Self::Activate(Activation::Gelu) => "gelu",
             Self::Activate(Activation::GeluTanh) => "gelu_tanh",
             Self::Activate(Activation::QuickGelu) => "quick_gelu",
+            Self::Activate(Activation::Relu) => "relu",
             Self::Activate(Activation::SquaredRelu) => "squared_relu",
             Self::Activate(Activation::Sigmoid) => "sigmoid",
             Self::Activate(Activation::Tanh) => "tanh",
@@ -377,6 +380,7 @@ impl Op {
             Self::Gated(Activation::Gelu) => "gelu_mul",
             Self::Gated(Activation::GeluTanh) => "gelu_tanh_mul",
             Self::Gated(Activation::QuickGelu) => "quick_gelu_mul",
+            Self::Gated(Activation::Relu) => "relu_mul",
             Self::Gated(Activation::SquaredRelu) => "squared_relu_mul",
             Self::Gated(Activation::Sigmoid) => "sigmoid_mul",
             Self::Gated(Activation::Tanh) => "tanh_mul",

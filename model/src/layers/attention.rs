@@ -24,6 +24,8 @@ pub(crate) struct AttentionForm {
     pub(crate) norm: QueryKeyNorm,
     /// True if each head of queries and keys is normalised after its rotation, not before it.
     pub(crate) has_norm_last: bool,
+    /// The largest magnitude that elements of queries, keys and values keep before all else.
+    pub(crate) clip: Option<f32>,
     /// The factor by which attention scores are multiplied.
     pub(crate) scale: f32,
     /// If set, queries are multiplied by a factor that grows with their position.
@@ -130,6 +132,10 @@ impl SelfAttention {
         let q = self.q.apply(graph, x)?; // [tokens, heads * head_dim]
         let k = self.k.apply(graph, x)?; // [tokens, kv_heads * head_dim]
         let v = self.v.apply(graph, x)?; // [tokens, kv_heads * head_dim]
+        let [q, k, v] = match self.form.clip {
+            Some(limit) => [graph.clip(q, limit)?, graph.clip(k, limit)?, graph.clip(v, limit)?],
+            None => [q, k, v],
+        };
         let q = self.heads(graph, q, &self.q_norm)?; // [tokens, heads, head_dim]
         let k = self.heads(graph, k, &self.k_norm)?; // [tokens, kv_heads, head_dim]
         let q = match self.form.query_growth {

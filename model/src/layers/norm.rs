@@ -24,6 +24,8 @@ pub(crate) enum NormKind {
     /// `(x - mean(x)) / sqrt(variance(x) + eps) · (offset + weight) + bias`, with or without bias; with an offset of 0,
     /// as `torch.nn.LayerNorm`.
     Layer { has_bias: bool },
+    /// `(x - mean(x)) / sqrt(variance(x) + eps)`, without weights, of x `[tokens, size]`.
+    Bare,
 }
 
 /// A normalisation over the last dimension.
@@ -85,15 +87,35 @@ impl Norm {
     /// x `[.., size]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let NormForm { kind, eps, offset } = self.form;
-        let weight = graph.weight(&self.weight); // [size]
         match kind {
-            NormKind::RootMeanSquare => graph.rms_norm(x, weight, eps, offset), // as x
+            NormKind::Bare => self.apply_bare(graph, x), // as x
+            NormKind::RootMeanSquare => {
+                let weight = graph.weight(&self.weight); // [size]
+                graph.rms_norm(x, weight, eps, offset) // as x
+            }
             NormKind::Layer { has_bias: _ } => {
+                let weight = graph.weight(&self.weight); // [size]
                 let bias = self.bias.as_ref().map(|bias| graph.weight(bias)); // [size]
                 let parameters: Vec<Value> = [weight].into_iter().chain(bias).collect();
                 graph.layer_norm(x, &parameters, eps, offset) // as x
             }
         }
+    }
+}
+
+impl Norm {
+    fn apply_bare(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        let size = self.weight.shape.iter().product::<usize>() as f32;
+        let sum = graph.sum_columns(x)?; // [tokens]
+        let mean = graph.scale(sum, 1.0 / size)?; // [tokens]
+        let centred = graph.binary(Binary::Subtract, x, mean)?; // [tokens, size]
+        let squares = graph.binary(Binary::Multiply, centred, centred)?; // [tokens, size]
+        let sum = graph.sum_columns(squares)?; // [tokens]
+        let variance = graph.scale(sum, 1.0 / size)?; // [tokens]
+        let eps = graph.constant(self.form.eps); // []
+        let variance = graph.binary(Binary::Add, variance, eps)?; // [tokens]
+        let factor = graph.unary(Unary::ReciprocalRoot, variance)?; // [tokens]
+        graph.binary(Binary::Multiply, centred, factor) // [tokens, size]
     }
 }
 

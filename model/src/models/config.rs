@@ -19,11 +19,14 @@ const TIE: &str = "tie_word_embeddings";
 /// The keys of rotary parameters. The first wins.
 const ROTARY: [&str; 2] = ["rope_parameters", "rope_scaling"];
 /// Keys, each with the name that older model families use for the same value.
-const OTHER_NAMES: [(&str, &str); 6] = [
+const OTHER_NAMES: [(&str, &str); 9] = [
     ("hidden_size", "n_embd"),
+    ("intermediate_size", "ffn_dim"),
     ("max_position_embeddings", "n_positions"),
     ("num_attention_heads", "n_head"),
+    ("num_attention_heads", "num_heads"),
     ("num_hidden_layers", "n_layer"),
+    ("num_hidden_layers", "num_layers"),
     ("partial_rotary_factor", "rotary_pct"),
     ("rope_theta", "rotary_emb_base"),
 ];
@@ -133,6 +136,13 @@ impl Config {
             config.keys.insert(key.to_owned(), default.into());
         }
         config
+    }
+
+    /// Returns this configuration with `value` at `key` of its rotary parameters.
+    pub(super) fn with_rotary_key(&self, key: &str, value: impl Into<Value>) -> Result<Self, ModelError> {
+        let mut parameters = self.rotary()?.map(|rotary| rotary.keys).unwrap_or_default();
+        parameters.insert(key.to_owned(), value.into());
+        Ok(self.with_rotary(Value::Object(parameters)))
     }
 
     /// Returns this configuration without the keys `unused` of its rotary parameters.
@@ -338,7 +348,7 @@ impl Config {
 
     fn value(&self, key: &str) -> Option<&Value> {
         let here = |key: &str| self.keys.get(key).filter(|value| !value.is_null());
-        let other_name = || OTHER_NAMES.iter().find(|(name, _)| *name == key).and_then(|(_, other)| here(other));
+        let other_name = || OTHER_NAMES.iter().filter(|(name, _)| *name == key).find_map(|(_, other)| here(other));
         here(key).or_else(other_name)
     }
 

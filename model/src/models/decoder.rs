@@ -24,8 +24,8 @@ pub(super) struct Decoder {
     /// True if the layers' matrices are stored `[in, out]`.
     pub(super) has_transposed_matrices: bool,
     pub(super) vocab_size: usize,
-    /// The number of positions, if each position has a learned vector that is added to the token's embedding.
-    pub(super) learned_positions: Option<usize>,
+    /// The vectors of positions that are added to the tokens' embeddings.
+    pub(super) learned_positions: Option<LearnedPositions>,
     /// The factor by which embeddings are multiplied.
     pub(super) embedding_multiplier: f32,
     pub(super) block: Block,
@@ -51,6 +51,14 @@ pub(super) struct Decoder {
     pub(super) logits_soft_cap: Option<f32>,
 }
 
+/// A table with a learned vector for each position.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LearnedPositions {
+    pub(super) num_positions: usize,
+    /// The row of the first position.
+    pub(super) first_row: usize,
+}
+
 /// The names of weights in the checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
@@ -64,6 +72,7 @@ pub(super) struct Names {
     pub(super) output: &'static str,
     pub(super) query_norm: &'static str,
     pub(super) key_norm: &'static str,
+    /// The feed-forward network; empty if its layers are in the scope of the decoder's layer.
     pub(super) mlp: &'static str,
     pub(super) last_norm: &'static str,
     pub(super) head: &'static str,
@@ -90,6 +99,8 @@ pub(super) enum Projections {
     Separate,
     /// One tensor, which contains all queries, then all keys, then all values.
     Fused { qkv: &'static str, output: &'static str },
+    /// One tensor, which consists of `num_blocks` blocks: each contains queries, then values, then keys of some heads.
+    FusedInBlocks { qkv: &'static str, num_blocks: usize },
     /// One tensor, which contains for each KV head its queries, its key and its value.
     FusedByHead { qkv: &'static str, output: &'static str },
 }
@@ -227,6 +238,7 @@ impl Decoder {
                 has_output_bias: has_bias,
                 norm: QueryKeyNorm::None,
                 has_norm_last: false,
+                clip: None,
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 query_growth: None,
                 soft_cap: None,
@@ -316,8 +328,11 @@ impl Decoder {
         let tokens = graph.current_tokens(token_ids)?; // [tokens]
         let mut hidden = embedding.apply(&mut graph, tokens)?; // [tokens, hidden]
         hidden = graph.scale(hidden, self.embedding_multiplier)?; // [tokens, hidden]
-        if let Some(num_positions) = self.learned_positions {
-            let table = Embedding::new(&base.child(self.names.positions), num_positions, hidden_size);
+        if let Some(LearnedPositions { num_positions, first_row }) = self.learned_positions {
+            let scope = base.child(self.names.positions);
+            let section = Section { num_groups: 1, group_rows: first_row + num_positions, first: first_row };
+            let scope = if first_row == 0 { scope } else { scope.section(section) };
+            let table = Embedding::new(&scope, num_positions, hidden_size);
             let positions = graph.input(Input::Positions); // [tokens]
             let position = table.apply(&mut graph, positions)?; // [tokens, hidden]
             hidden = graph.add(hidden, position)?; // [tokens, hidden]
@@ -411,6 +426,12 @@ impl Decoder {
                 let part = |first| scope.child(qkv).section(Section { num_groups: 1, group_rows, first });
                 ([0, q_width, q_width + kv_width].map(part), scope.child(output))
             }
+            Projections::FusedInBlocks { qkv, num_blocks } => {
+                let rows = q_width / num_blocks;
+                let part =
+                    |first| scope.child(qkv).section(Section { num_groups: num_blocks, group_rows: 3 * rows, first });
+                ([0, 2 * rows, rows].map(part), scope.child(self.names.output))
+            }
             Projections::FusedByHead { qkv, output } => {
                 let queries = q_width / num_key_value_heads;
                 let group_rows = queries + 2 * head_dim;
@@ -461,7 +482,7 @@ impl Decoder {
         if let Some(form) = self.experts.filter(|_| self.layers[layer].has_experts) {
             return Ok(self.experts(&form, scope).apply(graph, x)?); // [tokens, hidden]
         }
-        let scope = scope.child(self.names.mlp);
+        let scope = if self.names.mlp.is_empty() { scope.clone() } else { scope.child(self.names.mlp) };
         Ok(self.network(&scope, &self.mlp).apply(graph, x)?) // [tokens, hidden]
     }
 }
@@ -479,9 +500,10 @@ pub(super) fn activation(config: &Config) -> Result<Activation, ModelError> {
             "silu" | "swish" => Ok(Activation::Silu),
             "gelu" => Ok(Activation::Gelu),
             "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
+            "relu" => Ok(Activation::Relu),
             "relu2" => Ok(Activation::SquaredRelu),
             other => {
-                let known = "silu, gelu, gelu_new, gelu_pytorch_tanh or relu2";
+                let known = "silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2";
                 Err(config.invalid(key, format!("\"{other}\""), known))
             }
         };

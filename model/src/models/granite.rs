@@ -1,23 +1,34 @@
-//! Granite 3, and HyperCLOVA X.
+//! Granite 3, Granite with sliding windows, and HyperCLOVA X.
 //!
 //! Described in IBM's Granite 3.0 report, 2024, and in Naver's HyperCLOVA X report, 2025 (arXiv 2506.22403). Follows
-//! `transformers/models/granite/modeling_granite.py` and `hyperclovax/modeling_hyperclovax.py`. Differences from Llama:
-//! the embeddings, the attention scores, and the outputs of attention and feed-forward network are multiplied by
-//! factors; logits are divided by `logits_scaling`. In HyperCLOVA X, logits are multiplied by `logits_scaling`, and by
-//! default there are also norms after attention and after the feed-forward network (`use_post_norm`).
+//! `transformers/models/granite/modeling_granite.py`, `granite_swa/modeling_granite_swa.py` and
+//! `hyperclovax/modeling_hyperclovax.py`. Differences from Llama: the embeddings, the attention scores, and the outputs
+//! of attention and feed-forward network are multiplied by factors; logits are divided by `logits_scaling`. In
+//! HyperCLOVA X, logits are multiplied by `logits_scaling`, and by default there are also norms after attention and
+//! after the feed-forward network (`use_post_norm`). In Granite with sliding windows, each head has a sink, by default
+//! three of every four layers have a window, and each layer may have its own rotary base or none (`layer_rope_theta`).
+
+use std::sync::Arc;
 
 use numbers::FloatType;
 
 use super::decoder::{Block, Decoder};
-use super::{Config, Model, ModelError, neutral};
+use super::{Config, Model, ModelError, neutral, rope_config};
+use crate::graph::Pairing;
 
 /// Builds Granite; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &FACTORS)?;
     let mut decoder = decoder(config, dtype, num_ranks)?;
+    set_scales(&mut decoder, config)?;
+    decoder.build()
+}
+
+/// Sets the factors of attention scores and logits, as in Granite.
+fn set_scales(decoder: &mut Decoder, config: &Config) -> Result<(), ModelError> {
     decoder.attention.scale = config.number_or("attention_multiplier", 1.0)? as f32;
     decoder.logits_multiplier = 1.0 / config.number_or("logits_scaling", 1.0)? as f32;
-    decoder.build()
+    Ok(())
 }
 
 /// Builds HyperCLOVA X; see [`super::build`].
@@ -39,7 +50,33 @@ pub(super) fn build_hyperclovax(config: &Config, dtype: FloatType, num_ranks: us
     decoder.build()
 }
 
-/// Keys that both families understand.
+/// Builds Granite with sliding windows; see [`super::build`].
+pub(super) fn build_swa(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    const THETAS: &str = "layer_rope_theta";
+    neutral::require(config, &[&FACTORS[..], &[THETAS, "layer_types", "sliding_window"]].concat())?;
+    let config = &config.or_default("sliding_window", 128).or_default("rms_norm_eps", 1e-5);
+    let mut decoder = decoder(config, dtype, num_ranks)?;
+    set_scales(&mut decoder, config)?;
+    decoder.attention.has_sinks = true;
+    decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
+    decoder.set_windows(config, |layer| layer % 4 != 0)?;
+    if !config.has(THETAS) {
+        return decoder.build();
+    }
+    let (thetas, head_dim) = (config.numbers(THETAS)?, decoder.attention.head_dim);
+    if thetas.len() != decoder.layers.len() {
+        let expected = format!("one for each of {} layers", decoder.layers.len());
+        return Err(config.invalid(THETAS, format!("{} numbers", thetas.len()), &expected));
+    }
+    for (layer, theta) in decoder.layers.iter_mut().zip(thetas) {
+        let config = config.with_rotary_key("rope_theta", theta)?;
+        let rotary = || rope_config::read(&config, head_dim, Pairing::Halves);
+        layer.rotary = if theta == 0.0 { None } else { Some(Arc::new(rotary()?)) };
+    }
+    decoder.build()
+}
+
+/// Keys that all families of this file understand.
 const FACTORS: [&str; 6] = [
     "attention_bias",
     "attention_multiplier",
@@ -54,4 +91,34 @@ fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decode
     decoder.embedding_multiplier = config.number_or("embedding_multiplier", 1.0)? as f32;
     decoder.residual_multiplier = config.number_or("residual_multiplier", 1.0)? as f32;
     Ok(decoder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(more: &str) -> String {
+        let json = format!(
+            r#"{{"vocab_size": 8, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2,
+            "intermediate_size": 8{more}}}"#
+        );
+        let model = build_swa(&Config::parse(json.as_bytes()).unwrap(), FloatType::F32, 1);
+        model.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn other_values_are_refused_by_name() {
+        assert_eq!(
+            message(r#", "layer_rope_theta": [1]"#),
+            "config.json: layer_rope_theta is 1 numbers, expected one for each of 2 layers"
+        );
+        assert_eq!(
+            message(r#", "layer_rope_theta": [0, -1]"#),
+            "config.json: rope_theta is -1, expected a positive number"
+        );
+        assert_eq!(
+            message(r#", "use_post_norm": true"#),
+            "config.json: use_post_norm is true; only false is supported"
+        );
+    }
 }

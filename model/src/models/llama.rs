@@ -84,7 +84,7 @@ mod tests {
     fn what_is_not_computed_is_refused_by_name() {
         assert_eq!(
             message(r#", "hidden_act": "abc""#),
-            r#"config.json: hidden_act is "abc", expected silu, gelu, gelu_new, gelu_pytorch_tanh or relu2"#
+            r#"config.json: hidden_act is "abc", expected silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2"#
         );
         assert_eq!(
             message(r#", "final_logit_softcapping": 30.0"#),

@@ -2,7 +2,7 @@
 //! 1. Copy the nearest file of this folder. Its header names the paper, the Hugging Face source that it follows, and
 //!    the differences from Llama; its code changes only the corresponding fields of `decoder`'s description. Add each
 //!    new key that changes the computation to `neutral`, so that all other families refuse the key.
-//! 2. Add a row to [`ARCHITECTURES`]; for a model whose text is one part of it, also a row to `composite`.
+//! 2. Add a row to `architectures`; for a model whose text is one part of it, also a row to `composite`.
 //! 3. A layer that is missing goes to `layers/`, and an operation that is missing to `graph/`. The compiler then
 //!    reports the matches that lack the operation.
 //! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and their names to
@@ -12,6 +12,7 @@
 //! [`Model`].
 
 mod apertus;
+mod architectures;
 mod cohere;
 mod composite;
 mod config;
@@ -29,8 +30,10 @@ mod gguf;
 mod glm;
 mod glm4_moe;
 mod gpt2;
+mod gpt_neo;
 mod gpt_neox;
 mod gpt_oss;
+mod gptj;
 mod granite;
 mod helium;
 mod hunyuan;
@@ -41,7 +44,10 @@ mod mistral;
 mod mixtral;
 mod nemotron;
 mod neutral;
+mod olmo;
 mod olmo2;
+mod opt;
+mod persimmon;
 mod phi;
 mod phi3;
 mod quantization;
@@ -62,69 +68,11 @@ use numbers::FloatType;
 
 use crate::graph::Graph;
 use crate::layers::Head;
+use architectures::ARCHITECTURES;
 pub use config::{Config, ModelError};
 pub use generation_config::read as sampling_defaults;
 pub use gguf::config as gguf_config;
 pub use quantization::read as quantization;
-
-/// Builds one rank's part of the model that a config describes. The arguments are the config, the type of the weights
-/// and the number of ranks.
-type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelError>;
-
-/// Pairs of a Hugging Face architecture and its builder.
-const ARCHITECTURES: &[(&str, Build)] = &[
-    ("ApertusForCausalLM", apertus::build),
-    ("ArceeForCausalLM", nemotron::build_arcee),
-    ("Cohere2ForCausalLM", cohere::build_cohere2),
-    ("CohereForCausalLM", cohere::build),
-    ("CwmForCausalLM", cwm::build),
-    ("DeepseekV2ForCausalLM", deepseek::build_v2),
-    ("DeepseekV3ForCausalLM", deepseek::build_v3),
-    ("Ernie4_5ForCausalLM", ernie::build),
-    ("Exaone4ForCausalLM", exaone4::build),
-    ("FalconForCausalLM", falcon::build),
-    ("GPT2LMHeadModel", gpt2::build),
-    ("GPTNeoXForCausalLM", gpt_neox::build),
-    ("Gemma2ForCausalLM", gemma2::build),
-    ("Gemma3ForCausalLM", gemma3::build),
-    ("Gemma3ForConditionalGeneration", gemma3::build),
-    ("GemmaForCausalLM", gemma::build),
-    ("Glm4ForCausalLM", glm::build_glm4),
-    ("Glm4MoeForCausalLM", glm4_moe::build),
-    ("Glm4MoeLiteForCausalLM", deepseek::build_glm),
-    ("GlmForCausalLM", glm::build),
-    ("GptOssForCausalLM", gpt_oss::build),
-    ("GraniteForCausalLM", granite::build),
-    ("HeliumForCausalLM", helium::build),
-    ("HunYuanDenseV1ForCausalLM", hunyuan::build),
-    ("HyperCLOVAXForCausalLM", granite::build_hyperclovax),
-    ("InternLM3ForCausalLM", internlm3::build),
-    ("Jais2ForCausalLM", nemotron::build_jais2),
-    ("LlamaForCausalLM", llama::build),
-    ("MiniCPM3ForCausalLM", minicpm3::build),
-    ("Ministral3ForCausalLM", mistral::build_ministral3),
-    ("MinistralForCausalLM", mistral::build),
-    ("Mistral3ForConditionalGeneration", mistral::build_text),
-    ("MistralForCausalLM", mistral::build),
-    ("MixtralForCausalLM", mixtral::build),
-    ("NemotronForCausalLM", nemotron::build),
-    ("Olmo2ForCausalLM", olmo2::build),
-    ("Olmo3ForCausalLM", olmo2::build_olmo3),
-    ("Phi3ForCausalLM", phi3::build),
-    ("PhiForCausalLM", phi::build),
-    ("Qwen2ForCausalLM", qwen2::build),
-    ("Qwen2MoeForCausalLM", qwen_moe::build_qwen2),
-    ("Qwen3ForCausalLM", qwen3::build),
-    ("Qwen3MoeForCausalLM", qwen_moe::build_qwen3),
-    ("Qwen3VLForConditionalGeneration", qwen3::build_vl),
-    ("Qwen3VLMoeForConditionalGeneration", qwen_moe::build_qwen3_vl),
-    ("SeedOssForCausalLM", seed_oss::build),
-    ("SmolLM3ForCausalLM", smollm3::build),
-    ("StableLmForCausalLM", stablelm::build),
-    ("Starcoder2ForCausalLM", starcoder2::build),
-    ("YoutuForCausalLM", deepseek::build_youtu),
-    ("VaultGemmaForCausalLM", vaultgemma::build),
-];
 
 /// A causal language model as graphs.
 #[derive(Debug, Clone)]

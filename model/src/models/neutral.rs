@@ -22,6 +22,7 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("final_logit_softcapping", "null"),
     ("first_k_dense_replace", "0"),
     ("kv_lora_rank", "null"),
+    ("layer_rope_theta", "null"),
     ("layer_types", "null"),
     ("logit_scale", "null"),
     ("logits_scaling", "1"),

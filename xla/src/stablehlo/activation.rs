@@ -29,6 +29,7 @@ pub(super) fn activate(emitter: &mut Emitter, activation: Activation, x: &Tensor
             let sigmoid = emitter.elementwise("logistic", &[&inner]);
             emitter.elementwise("multiply", &[x, &sigmoid])
         }
+        Activation::Relu => positive(emitter, x),
         Activation::SquaredRelu => {
             let positive = positive(emitter, x);
             emitter.elementwise("multiply", &[&positive, &positive])

@@ -296,6 +296,7 @@ proptest! {
             Activation::Gelu,
             Activation::GeluTanh,
             Activation::QuickGelu,
+            Activation::Relu,
             Activation::SquaredRelu,
             Activation::Sigmoid,
             Activation::Tanh,
@@ -315,7 +316,7 @@ proptest! {
         let gate = Tolerance::Close { relative: 1e-6, absolute: 1e-30 };
         let bounded = Tolerance::Close { relative: 2e-6, absolute: 5e-7 * limit.max(1.0) };
         let tolerances = functions.map(|function| match function {
-            Activation::Silu | Activation::Sigmoid | Activation::SquaredRelu => gate.clone(),
+            Activation::Silu | Activation::Sigmoid | Activation::Relu | Activation::SquaredRelu => gate.clone(),
             Activation::Gelu | Activation::GeluTanh | Activation::QuickGelu | Activation::Tanh => bounded.clone(),
         });
         Case::plain(graph, num_rows, arguments).check(&[tolerances.clone(), tolerances].concat());

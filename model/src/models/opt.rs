@@ -1,0 +1,64 @@
+//! OPT.
+//!
+//! Paper: Zhang et al., 2022 (arXiv 2205.01068). Follows `transformers/models/opt/modeling_opt.py`. Differences from
+//! Llama: positions are learned vectors instead of rotations, after two rows that are not used; norms are by mean and
+//! variance, with bias; the feed-forward network has no gate, and its activation is ReLU; all layers have biases
+//! (`enable_bias`); embeddings are tied by default. OPT 350M, whose norms come last, is refused.
+
+use numbers::FloatType;
+
+use super::decoder::{Block, Decoder, LearnedPositions, MlpForm, Names};
+use super::{Config, Model, ModelError, neutral};
+use crate::layers::{NormForm, WeightScope};
+
+const NAMES: Names =
+    Names { base: "model.decoder", output: "out_proj", mlp: "", last_norm: "final_layer_norm", ..Names::LLAMA };
+
+/// Keys with the only value that is served.
+const FIXED: [(&str, &str); 3] = [
+    ("_remove_final_layer_norm", "false"),
+    ("do_layer_norm_before", "true"),
+    ("layer_norm_elementwise_affine", "true"),
+];
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &[])?;
+    config.require_fixed(&FIXED)?;
+    let hidden_size = config.size("hidden_size")?;
+    config.require_fixed(&[("word_embed_proj_dim", &hidden_size.to_string())])?;
+    let config = &config.or_default("activation_function", "relu");
+    let root = WeightScope::root(dtype, num_ranks);
+    let mut decoder = Decoder::new(config, root, NormForm::layer(1e-5), config.size("intermediate_size")?)?;
+    decoder.names = NAMES;
+    let num_positions = config.size("max_position_embeddings")?;
+    decoder.learned_positions = Some(LearnedPositions { num_positions, first_row: 2 });
+    decoder.layers.iter_mut().for_each(|layer| layer.rotary = None);
+    decoder.block = Block::pre_norm("self_attn_layer_norm", "final_layer_norm");
+    decoder.set_biases(config.flag_or("enable_bias", true)?);
+    decoder.mlp_form = MlpForm::Plain { up: "fc1", down: "fc2" };
+    decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
+    decoder.build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_forms_are_refused_by_name() {
+        let message = |more: &str| {
+            let json = format!(
+                r#"{{"vocab_size": 8, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "ffn_dim": 8,
+                "max_position_embeddings": 4{more}}}"#
+            );
+            let model = build(&Config::parse(json.as_bytes()).unwrap(), FloatType::F32, 1);
+            model.map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(message(r#", "word_embed_proj_dim": 16"#), Ok(()));
+        let expected = "config.json: do_layer_norm_before is false; only true is supported";
+        assert_eq!(message(r#", "do_layer_norm_before": false"#), Err(expected.to_owned()));
+        let expected = "config.json: word_embed_proj_dim is 8; only 16 is supported";
+        assert_eq!(message(r#", "word_embed_proj_dim": 8"#), Err(expected.to_owned()));
+    }
+}
