@@ -146,6 +146,7 @@ fn linear_each(graph: &Graph, layers: &[usize], values: &Values) -> Result<Vec<(
 fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Result<Tensor, CpuError> {
     let node = &graph.nodes()[index];
     let operand = |position: usize| values.tensor(node.operands[position]);
+    let optional = |position: usize| node.operands.get(position).map(|value| values.tensor(*value));
     Ok(match &node.op {
         Op::Input(input) => step.input(*input)?,
         Op::Argument(index) => step.arguments[*index].clone(),
@@ -156,16 +157,10 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
             let rank = step.membership.rank();
             model_ops::embedding(values.weight(node.operands[0]), operand(1), rank)?
         }
-        Op::Linear => {
-            let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
-            model_ops::linear(operand(0), values.packed(node.operands[1]), bias)?
-        }
+        Op::Linear => model_ops::linear(operand(0), values.packed(node.operands[1]), optional(2))?,
         Op::HeadLinear => model_ops::head_linear(operand(0), values.experts(node.operands[1]))?,
         Op::RmsNorm { eps, offset } => model_ops::rms_norm(operand(0), operand(1), *eps, *offset)?,
-        Op::LayerNorm { eps, offset } => {
-            let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
-            model_ops::layer_norm([operand(0), operand(1)], bias, *eps, *offset)?
-        }
+        Op::LayerNorm { eps, offset } => model_ops::layer_norm([operand(0), operand(1)], optional(2), *eps, *offset)?,
         Op::Rotary(spec) => model_ops::rotary(operand(0), operand(1), step.state.rotary_table(spec))?,
         Op::PagedAttention(spec) => {
             let rest: Vec<&Tensor> = node.operands[2..].iter().map(|value| values.tensor(*value)).collect();
@@ -176,10 +171,7 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         Op::Xielu => elementwise::xielu(operand(0), [1, 2, 3, 4].map(operand))?,
         Op::Activate(activation) => model_ops::activate(*activation, operand(0))?,
         Op::Gated(activation) => model_ops::gated(*activation, operand(0), operand(1))?,
-        Op::Route(spec) => {
-            let biases = node.operands.get(1).map(|biases| values.tensor(*biases));
-            experts::route(operand(0), biases, *spec)?
-        }
+        Op::Route(spec) => experts::route(operand(0), optional(1), *spec)?,
         Op::Experts(spec) => {
             let matrices = [2, 3, 4].map(|position: usize| values.experts(node.operands[position]));
             let biases = (node.operands.len() > 5).then(|| [5, 6, 7].map(operand));

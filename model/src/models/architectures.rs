@@ -5,10 +5,10 @@
 use numbers::FloatType;
 
 use super::{
-    Config, Model, ModelError, apertus, cohere, cwm, deepseek, ernie, exaone4, falcon, gemma, gemma2, gemma3, glm,
-    glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, internlm3, llama, minicpm3, mistral,
-    mixtral, nemotron, olmo, olmo2, opt, persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3, stablelm,
-    starcoder2, vaultgemma,
+    Config, Model, ModelError, apertus, cohere, cwm, deepseek, dots1, ernie, exaone_moe, exaone4, falcon, gemma,
+    gemma2, gemma3, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, internlm3, llama,
+    minicpm3, minimax_m2, mistral, mixtral, nemotron, olmo, olmo2, opt, persimmon, phi, phi3, qwen_moe, qwen2, qwen3,
+    seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
 };
 
 /// Builds one rank's part of the model that a config describes. The arguments are the config, the type of the weights
@@ -25,8 +25,11 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("CwmForCausalLM", cwm::build),
     ("DeepseekV2ForCausalLM", deepseek::build_v2),
     ("DeepseekV3ForCausalLM", deepseek::build_v3),
+    ("Dots1ForCausalLM", dots1::build),
     ("Ernie4_5ForCausalLM", ernie::build),
     ("Exaone4ForCausalLM", exaone4::build),
+    ("ExaoneMoEForCausalLM", exaone_moe::build),
+    ("ExaoneMoeForCausalLM", exaone_moe::build),
     ("FalconForCausalLM", falcon::build),
     ("GPT2LMHeadModel", gpt2::build),
     ("GPTBigCodeForCausalLM", gpt2::build_bigcode),
@@ -52,6 +55,7 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("Jais2ForCausalLM", nemotron::build_jais2),
     ("LlamaForCausalLM", llama::build),
     ("MiniCPM3ForCausalLM", minicpm3::build),
+    ("MiniMaxM2ForCausalLM", minimax_m2::build),
     ("Ministral3ForCausalLM", mistral::build_ministral3),
     ("MinistralForCausalLM", mistral::build),
     ("Mistral3ForConditionalGeneration", mistral::build_text),

@@ -33,7 +33,7 @@ const OTHER_NAMES: [(&str, &str); 9] = [
 
 /// The maximum accepted sizes, several times the sizes of the largest existing models. With these sizes, the number of
 /// bytes of a weight does not overflow.
-const MAX_SIZES: [(&str, usize); 15] = [
+const MAX_SIZES: [(&str, usize); 16] = [
     ("ffn_hidden_size", 1 << 26),
     ("head_dim", 1 << 16),
     ("hidden_size", 1 << 20),
@@ -47,6 +47,7 @@ const MAX_SIZES: [(&str, usize); 15] = [
     ("num_hidden_layers", 1 << 12),
     ("num_key_value_heads", 1 << 16),
     ("num_local_experts", 1 << 14),
+    ("num_shared_experts", 1 << 10),
     ("shared_expert_intermediate_size", 1 << 26),
     ("vocab_size", proto::MAX_VOCAB_SIZE),
 ];
