@@ -121,8 +121,8 @@ impl KvCache {
         }))
     }
 
-    /// Fills a cache in single precision with keys and values of the cache's shape. `v` is empty if the cache stores only
-    /// keys.
+    /// Fills a cache in single precision with keys and values of the cache's shape. `v` is empty if the cache stores
+    /// only keys.
     ///
     /// # Panics
     /// When `k` or `v` has another length than the cache, or the cache is not in single precision.

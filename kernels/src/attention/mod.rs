@@ -220,7 +220,7 @@ impl Attention<'_> {
         let has_enough = |heads: &usize| num_tasks * (group_size / heads) >= num_wanted;
         let is_possible = |heads: &usize| group_size.is_multiple_of(*heads) && *heads >= MIN_TASK_HEADS.min(group_size);
         let possible = || (1..=group_size).rev().filter(is_possible);
-        possible().find(has_enough).or(possible().last()).unwrap_or(group_size)
+        possible().find(has_enough).or_else(|| possible().next_back()).unwrap_or(group_size)
     }
 
     fn run(&self, task: Task<'_, '_>) {

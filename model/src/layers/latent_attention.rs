@@ -17,7 +17,8 @@ const LATENT_NORM_EPS: f64 = 1e-6;
 pub(crate) struct LatentForm {
     pub(crate) hidden_size: usize,
     pub(crate) num_attention_heads: usize,
-    /// The size of the latent vector from which queries are computed; `None` if they are computed from the hidden state.
+    /// The size of the latent vector from which queries are computed; `None` if they are computed from the hidden
+    /// state.
     pub(crate) q_lora_rank: Option<usize>,
     /// The size of the latent vector of keys and values.
     pub(crate) kv_lora_rank: usize,

@@ -1,8 +1,8 @@
 //! K-EXAONE.
 //!
 //! Described in LG AI Research's K-EXAONE report, 2026. Follows
-//! `transformers/models/exaone_moe/modeling_exaone_moe.py`. Differences from Llama: each head of the queries and keys is
-//! normalised; windows and rotary positions are as in EXAONE 4; most layers have experts as in DeepSeek V3.
+//! `transformers/models/exaone_moe/modeling_exaone_moe.py`. Differences from Llama: each head of the queries and keys
+//! is normalised; windows and rotary positions are as in EXAONE 4; most layers have experts as in DeepSeek V3.
 
 use numbers::FloatType;
 

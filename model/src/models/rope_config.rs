@@ -1,8 +1,8 @@
 //! Rotary parameters in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`, which contains both.
 //!
 //! Entry points: [`read`] for all layers, [`read_kind`] for models that have parameters for each kind of layer,
-//! [`longest`], [`score_factor`]. Transformers 5 writes `rope_parameters`. An unknown scaling, or an unknown key of a scaling, is an
-//! error.
+//! [`longest`], [`score_factor`]. Transformers 5 writes `rope_parameters`. An unknown scaling, or an unknown key of a
+//! scaling, is an error.
 //!
 //! Transformers recomputes the frequencies of `dynamic`, and chooses the frequencies of `longrope`, by the length of
 //! each sequence. In this server a row's tokens must not depend on the chunks of its prompt, so both scalings use the
