@@ -9,7 +9,7 @@ use super::call::{CallSyntax, Head, MessageSyntax, Tail};
 use super::scan::{Cursor, Scan};
 use super::thinking::Thinking;
 use super::tools::Tools;
-use super::{deepseek, gemma, glm, harmony, json_calls, minimax, mistral, qwen_coder, tool_code};
+use super::{deepseek, gemma, glm, harmony, json_calls, kimi, minimax, mistral, qwen_coder, tool_code};
 
 /// A format in which models write calls.
 #[derive(Debug)]
@@ -30,7 +30,8 @@ pub(in crate::text) struct Format {
     pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
     /// The texts around thoughts and content, if they are messages too.
     pub(super) messages: Option<MessageSyntax>,
-    new_id: fn() -> String,
+    /// Returns an id, given the name of the called tool and the number of calls before.
+    new_id: fn(&str, usize) -> String,
     /// The syntax that a grammar enforces when the model has to call a tool. `None` if the arguments of the format are
     /// not JSON. The grammar then enforces generic calls.
     syntax: Option<CallSyntax>,
@@ -63,7 +64,7 @@ const GENERIC: Format = Format {
     head: json_calls::head,
     tail: json_calls::tail,
     messages: None,
-    new_id: call_id,
+    new_id: |_, _| call_id(),
     syntax: Some(GENERIC_SYNTAX),
 };
 
@@ -79,7 +80,7 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 static GENERIC_CALLS: Format = GENERIC;
 
 /// The known formats. A chat template uses the first one that matches.
-pub(super) static FORMATS: [Format; 17] = [
+pub(super) static FORMATS: [Format; 18] = [
     Format {
         name: "harmony",
         prompt_has: &["<|channel|>", "<|message|>"],
@@ -113,13 +114,24 @@ pub(super) static FORMATS: [Format; 17] = [
         ..GENERIC
     },
     Format {
+        name: "kimi",
+        prompt_has: &["<|tool_call_begin|>", "<|tool_call_argument_begin|>"],
+        openers: &[kimi::SECTION, kimi::CALL],
+        marks: &kimi::MARKS,
+        head: kimi::head,
+        tail: kimi::tail,
+        new_id: kimi::call_id,
+        syntax: Some(kimi::SYNTAX),
+        ..GENERIC
+    },
+    Format {
         name: "mistral-names",
         prompt_has: &["[TOOL_CALLS]", "[ARGS]"],
         openers: &["[TOOL_CALLS]"],
         marks: &["[ARGS]", "[CALL_ID]"],
         head: mistral::head,
         tail: mistral::tail,
-        new_id: mistral::call_id,
+        new_id: |_, _| mistral::call_id(),
         syntax: Some(mistral::SYNTAX),
         ..GENERIC
     },
@@ -130,7 +142,7 @@ pub(super) static FORMATS: [Format; 17] = [
         marks: &["[ARGS]", "[CALL_ID]"],
         head: mistral::head,
         tail: mistral::tail,
-        new_id: mistral::call_id,
+        new_id: |_, _| mistral::call_id(),
         syntax: Some(CallSyntax { begin: "[TOOL_CALLS][", ..LIST }),
         ..GENERIC
     },
@@ -361,8 +373,8 @@ impl AnswerForm {
             || self.thinking.is_some_and(|thinking| token == thinking.open || thinking.close.contains(&token))
     }
 
-    pub(super) fn new_id(&self) -> String {
-        self.format.map_or_else(call_id, |format| (format.new_id)())
+    pub(super) fn new_id(&self, name: &str, num_before: usize) -> String {
+        self.format.map_or_else(call_id, |format| (format.new_id)(name, num_before))
     }
 }
 

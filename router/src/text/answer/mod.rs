@@ -11,6 +11,7 @@
 //! | `minimax` | MiniMax's blocks of calls with parameters between tags |
 //! | `mistral` | `[TOOL_CALLS]` with a list, or with names and `[ARGS]` |
 //! | `deepseek` | DeepSeek's marks, with and without a code block |
+//! | `kimi` | Kimi K2's marks |
 //! | `gemma` | `call:name{…}` of FunctionGemma and Gemma 4 |
 //! | `tool_code` | Python's calls in a block `tool_code`, of Gemma 3 |
 //! | `harmony` | channels of gpt-oss, thoughts among them |
@@ -30,6 +31,7 @@ mod glm;
 mod harmony;
 mod json_calls;
 mod json_value;
+mod kimi;
 mod minimax;
 mod mistral;
 mod parser;

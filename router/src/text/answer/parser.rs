@@ -215,7 +215,8 @@ impl AnswerParser {
 
     fn begin_call(&mut self, name: String, arguments: Arguments, events: &mut Vec<AnswerEvent>) -> bool {
         let tool = self.form.tools.find(&name).cloned();
-        events.push(AnswerEvent::CallStarted { id: self.form.new_id(), name });
+        let id = self.form.new_id(&name, self.num_calls);
+        events.push(AnswerEvent::CallStarted { id, name });
         self.num_calls += 1;
         self.state = match (arguments, tool) {
             (Arguments::Read(arguments), _) => {

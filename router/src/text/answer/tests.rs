@@ -157,7 +157,7 @@ fn mistral_has_lists_and_names() {
     check("mistral", "[TOOL_CALLS]get_time{\"a\":1} then", &["get_time({\"a\":1})", "then"]);
     check("mistral", "[TOOL_CALLS]nothing[ARGS]{}", &["[TOOL_CALLS]nothing[ARGS]{}"]);
     let form = form("mistral", "", "");
-    assert!(form.new_id().len() == 9 && form.new_id().chars().all(|c| c.is_ascii_alphanumeric()));
+    assert!(form.new_id("get", 0).len() == 9 && form.new_id("get", 0).chars().all(|c| c.is_ascii_alphanumeric()));
 }
 
 #[test]
@@ -246,6 +246,25 @@ fn deepseek_has_marks_of_its_own() {
     check("deepseek", new, &["Hm", "get({\"city\": \"a\"})", "get_time({})"]);
     let object = "<｜tool▁calls▁begin｜> <｜tool▁call▁begin｜> {\"name\": \"get\", \"parameters\": {}} <｜tool▁call▁end｜> <｜tool▁calls▁end｜>";
     check("deepseek", object, &["get({})"]);
+}
+
+/// The text of two calls, as in the documentation of Kimi K2.
+#[test]
+fn kimi_has_ids_with_names() {
+    let text = "Hm<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{\"city\": \"a\"}\
+         <|tool_call_end|><|tool_call_begin|>functions.get_time:1<|tool_call_argument_begin|>{}<|tool_call_end|>\
+         <|tool_calls_section_end|>";
+    check("kimi", text, &["Hm", "get({\"city\": \"a\"})", "get_time({})"]);
+    let mut parser = AnswerParser::new(form("kimi", "", ""));
+    let mut events = Vec::new();
+    parser.push(text, &mut events);
+    let ids = events.iter().filter_map(|event| match event {
+        AnswerEvent::CallStarted { id, .. } => Some(id.as_str()),
+        _ => None,
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), ["functions.get:0", "functions.get_time:1"]);
+    let other = "<|tool_call_begin|>functions.put:0<|tool_call_argument_begin|>{}<|tool_call_end|>";
+    check("kimi", other, &[other]);
 }
 
 #[test]
@@ -448,6 +467,10 @@ const PARTS: &[&str] = &[
     "<|end|>",
     "commentary to=functions.get ",
     "<|START_ACTION|>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>functions.get:0",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
     "functools",
     "print(get(",
 ];
