@@ -159,8 +159,8 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         }
         Op::Linear => model_ops::linear(operand(0), values.packed(node.operands[1]), optional(2))?,
         Op::HeadLinear => model_ops::head_linear(operand(0), values.experts(node.operands[1]))?,
-        Op::RmsNorm { eps, offset } => model_ops::rms_norm(operand(0), operand(1), *eps, *offset)?,
-        Op::LayerNorm { eps, offset } => model_ops::layer_norm([operand(0), operand(1)], optional(2), *eps, *offset)?,
+        Op::RmsNorm { eps, offset } => model_ops::rms_norm(operand(0), optional(1), *eps, *offset)?,
+        Op::LayerNorm { eps, offset } => model_ops::layer_norm(operand(0), [1, 2].map(optional), *eps, *offset)?,
         Op::Rotary(spec) => model_ops::rotary(operand(0), operand(1), step.state.rotary_table(spec))?,
         Op::PagedAttention(spec) => {
             let rest: Vec<&Tensor> = node.operands[2..].iter().map(|value| values.tensor(*value)).collect();

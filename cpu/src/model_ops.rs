@@ -106,26 +106,34 @@ pub(super) fn gated_mlp(x: &Tensor, weights: [&PackedWeight; 3], activation: Act
     host::shaped(y, (num_rows, num_outputs))
 }
 
-pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, offset: f32) -> Result<Tensor> {
+pub(super) fn rms_norm(x: &Tensor, weight: Option<&Tensor>, eps: f32, offset: f32) -> Result<Tensor> {
     let mut y = vec![0.0; x.elem_count()]; // as x
-    let weight = View::new(weight)?;
-    kernels::rms_norm::rms_norm(View::new(x)?.f32(), &shifted(weight.f32(), offset), eps, &mut y);
+    let weight = weight.map(View::new).transpose()?;
+    let weight = factors(weight.as_ref(), x.dim(D::Minus1)?, offset);
+    kernels::rms_norm::rms_norm(View::new(x)?.f32(), &weight, eps, &mut y);
     host::shaped(y, x.shape())
 }
 
-pub(super) fn layer_norm([x, weight]: [&Tensor; 2], bias: Option<&Tensor>, eps: f32, offset: f32) -> Result<Tensor> {
+/// `parameters` are the weight and the bias.
+pub(super) fn layer_norm(x: &Tensor, parameters: [Option<&Tensor>; 2], eps: f32, offset: f32) -> Result<Tensor> {
     let mut y = vec![0.0; x.elem_count()]; // as x
-    let (size, weight, bias) = (x.dim(D::Minus1)?, View::new(weight)?, bias.map(View::new).transpose()?);
-    let bias =
-        bias.as_ref().map_or_else(|| Cow::Owned(vec![0.0; weight.f32().len()]), |bias| Cow::Borrowed(bias.f32()));
-    let parameters = [&*shifted(weight.f32(), offset), &*bias];
-    kernels::layer_norm::layer_norm(View::new(x)?.f32(), size, parameters, eps, &mut y);
+    let size = x.dim(D::Minus1)?;
+    let [weight, bias] = parameters.map(|parameter| parameter.map(View::new).transpose());
+    let (weight, bias) = (weight?, bias?);
+    let weight = factors(weight.as_ref(), size, offset);
+    let bias = bias.as_ref().map_or_else(|| Cow::Owned(vec![0.0; weight.len()]), |bias| Cow::Borrowed(bias.f32()));
+    kernels::layer_norm::layer_norm(View::new(x)?.f32(), size, [&*weight, &*bias], eps, &mut y);
     host::shaped(y, x.shape())
 }
 
-/// Returns offset + weight. The vector is small, so it is computed in each step and not stored.
-fn shifted(weight: &[f32], offset: f32) -> Cow<'_, [f32]> {
-    if offset == 0.0 { Cow::Borrowed(weight) } else { weight.iter().map(|weight| offset + weight).collect() }
+/// Returns offset + weight, or ones if there is no weight. The vector is small, so it is computed in each step and not
+/// stored.
+fn factors<'a>(weight: Option<&'a View<'_>>, size: usize, offset: f32) -> Cow<'a, [f32]> {
+    match weight {
+        None => Cow::Owned(vec![1.0; size]),
+        Some(weight) if offset == 0.0 => Cow::Borrowed(weight.f32()),
+        Some(weight) => weight.f32().iter().map(|weight| offset + weight).collect(),
+    }
 }
 
 pub(super) fn rotary(x: &Tensor, positions: &Tensor, table: &RotaryTable) -> Result<Tensor> {

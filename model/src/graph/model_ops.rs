@@ -59,16 +59,24 @@ impl Graph {
         Ok(self.push(op, vec![x, weight], shape, DType::F32)) // [tokens, heads, out]
     }
 
-    /// [`Op::RmsNorm`] over the last dimension of x.
-    pub fn rms_norm(&mut self, x: Value, weight: Value, eps: f32, offset: f32) -> Result<Value, GraphError> {
+    /// [`Op::RmsNorm`] over the last dimension of x, with a weight or none.
+    pub fn rms_norm(
+        &mut self,
+        x: Value,
+        weight: impl Into<Option<Value>>,
+        eps: f32,
+        offset: f32,
+    ) -> Result<Value, GraphError> {
         let op = Op::RmsNorm { eps, offset };
+        let operands: Vec<Value> = [x].into_iter().chain(weight.into()).collect();
         let last = self.dims(x).last().copied();
-        let fits = last.is_some_and(|last| self.dims(weight) == [last]);
-        self.require(fits && self.dtype(x).is_float(), &op, &[x, weight], "[.., hidden], [hidden], floats")?;
-        Ok(self.push_like(op, vec![x, weight], x)) // as x
+        let fits = last.is_some_and(|last| operands[1..].iter().all(|weight| self.dims(*weight) == [last]));
+        self.require(fits && self.dtype(x).is_float(), &op, &operands, "[.., hidden], maybe [hidden], floats")?;
+        Ok(self.push_like(op, operands, x)) // as x
     }
 
-    /// [`Op::LayerNorm`] over the last dimension of x. `parameters` are the weight and, if there is one, the bias.
+    /// [`Op::LayerNorm`] over the last dimension of x. `parameters` are the weight and the bias, the weight alone, or
+    /// nothing.
     pub fn layer_norm(&mut self, x: Value, parameters: &[Value], eps: f32, offset: f32) -> Result<Value, GraphError> {
         let op = Op::LayerNorm { eps, offset };
         let operands = [&[x], parameters].concat();
@@ -76,8 +84,8 @@ impl Graph {
             let dims = self.dims(*value);
             !dims.is_empty() && self.dims(x).ends_with(dims) && dims.len() < self.dims(x).len()
         };
-        let is_valid = matches!(parameters.len(), 1 | 2) && parameters.iter().all(fits) && self.dtype(x).is_float();
-        let expected = "[.., hidden], a weight and maybe a bias of its last dimensions, floats";
+        let is_valid = parameters.len() <= 2 && parameters.iter().all(fits) && self.dtype(x).is_float();
+        let expected = "[.., hidden], maybe a weight and a bias of its last dimensions, floats";
         self.require(is_valid, &op, &operands, expected)?;
         Ok(self.push_like(op, operands, x)) // as x
     }

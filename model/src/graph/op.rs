@@ -35,10 +35,12 @@ pub enum Op {
     /// x `[tokens, heads, in]`, weight `[heads, out, in]` → each head of x times the transpose of its own matrix,
     /// `[tokens, heads, out]`.
     HeadLinear,
-    /// x `[.., hidden]`, weight `[hidden]` → x / sqrt(mean(x²) + eps) · (offset + weight).
+    /// x `[.., hidden]`, weight `[hidden]` → x / sqrt(mean(x²) + eps) · (offset + weight). Without a weight, the last
+    /// factor is 1.
     RmsNorm { eps: f32, offset: f32 },
     /// x `[.., hidden]`, weight and optional bias with the last dimensions of x →
     /// (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · (offset + weight) + bias, with means over the last dimension.
+    /// Without a weight, there is no bias either, and the last factor is 1.
     LayerNorm { eps: f32, offset: f32 },
     /// x `[tokens, heads, head_dim]`, positions `[tokens]` → the same shape, rotated.
     Rotary(Arc<RotarySpec>),

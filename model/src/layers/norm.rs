@@ -14,6 +14,8 @@ pub(crate) struct NormForm {
     pub(crate) eps: f32,
     /// The number that is added to the weight: 1 in models whose checkpoints store the weight minus one, otherwise 0.
     pub(crate) offset: f32,
+    /// True if the checkpoint has a weight. A norm without weight has no bias either.
+    pub(crate) has_weight: bool,
 }
 
 /// The formula of a norm.
@@ -24,8 +26,6 @@ pub(crate) enum NormKind {
     /// `(x - mean(x)) / sqrt(variance(x) + eps) · (offset + weight) + bias`, with or without bias; with an offset of 0,
     /// as `torch.nn.LayerNorm`.
     Layer { has_bias: bool },
-    /// `(x - mean(x)) / sqrt(variance(x) + eps)`, without weights, of x `[tokens, size]`.
-    Bare,
 }
 
 /// A normalisation over the last dimension.
@@ -45,12 +45,12 @@ pub(crate) struct HeadsNorm {
 impl NormForm {
     /// Returns the form of `LlamaRMSNorm`.
     pub(crate) fn rms(eps: f64) -> Self {
-        Self { kind: NormKind::RootMeanSquare, eps: eps as f32, offset: 0.0 }
+        Self { kind: NormKind::RootMeanSquare, eps: eps as f32, offset: 0.0, has_weight: true }
     }
 
     /// Returns the form of `torch.nn.LayerNorm` with bias.
     pub(crate) fn layer(eps: f64) -> Self {
-        Self { kind: NormKind::Layer { has_bias: true }, eps: eps as f32, offset: 0.0 }
+        Self { kind: NormKind::Layer { has_bias: true }, eps: eps as f32, offset: 0.0, has_weight: true }
     }
 }
 
@@ -86,36 +86,16 @@ impl Norm {
 
     /// x `[.., size]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
-        let NormForm { kind, eps, offset } = self.form;
+        let NormForm { kind, eps, offset, has_weight } = self.form;
+        let weight = has_weight.then(|| graph.weight(&self.weight)); // [size]
         match kind {
-            NormKind::Bare => self.apply_bare(graph, x), // as x
-            NormKind::RootMeanSquare => {
-                let weight = graph.weight(&self.weight); // [size]
-                graph.rms_norm(x, weight, eps, offset) // as x
-            }
+            NormKind::RootMeanSquare => graph.rms_norm(x, weight, eps, offset), // as x
             NormKind::Layer { has_bias: _ } => {
-                let weight = graph.weight(&self.weight); // [size]
                 let bias = self.bias.as_ref().map(|bias| graph.weight(bias)); // [size]
-                let parameters: Vec<Value> = [weight].into_iter().chain(bias).collect();
+                let parameters: Vec<Value> = weight.into_iter().chain(bias).collect();
                 graph.layer_norm(x, &parameters, eps, offset) // as x
             }
         }
-    }
-}
-
-impl Norm {
-    fn apply_bare(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
-        let size = self.weight.shape.iter().product::<usize>() as f32;
-        let sum = graph.sum_columns(x)?; // [tokens]
-        let mean = graph.scale(sum, 1.0 / size)?; // [tokens]
-        let centred = graph.binary(Binary::Subtract, x, mean)?; // [tokens, size]
-        let squares = graph.binary(Binary::Multiply, centred, centred)?; // [tokens, size]
-        let sum = graph.sum_columns(squares)?; // [tokens]
-        let variance = graph.scale(sum, 1.0 / size)?; // [tokens]
-        let eps = graph.constant(self.form.eps); // []
-        let variance = graph.binary(Binary::Add, variance, eps)?; // [tokens]
-        let factor = graph.unary(Unary::ReciprocalRoot, variance)?; // [tokens]
-        graph.binary(Binary::Multiply, centred, factor) // [tokens, size]
     }
 }
 
@@ -123,7 +103,7 @@ impl HeadsNorm {
     /// Returns a norm over `num_heads` heads of size `head_dim`, with the tensor `weight` of `scope`.
     pub(crate) fn new(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], eps: f32) -> Self {
         let num_copies = (scope.num_ranks() / num_heads).max(1);
-        let form = NormForm { kind: NormKind::RootMeanSquare, eps, offset: 0.0 };
+        let form = NormForm { kind: NormKind::RootMeanSquare, eps, offset: 0.0, has_weight: true };
         let Norm { form, weight, bias } = Norm::with_shape(scope, &[num_heads * head_dim], form, Partition::Column);
         Self { norm: Norm { form, weight: WeightSpec { num_copies, ..weight }, bias } }
     }

@@ -7,8 +7,8 @@ use numbers::FloatType;
 use super::{
     Config, Model, ModelError, apertus, cohere, cwm, deepseek, dots1, ernie, exaone_moe, exaone4, falcon, gemma,
     gemma2, gemma3, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, internlm3, llama,
-    minicpm3, minimax_m2, mistral, mixtral, nemotron, olmo, olmo2, opt, persimmon, phi, phi3, qwen_moe, qwen2, qwen3,
-    seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
+    minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron, olmo, olmo2, opt, persimmon, phi, phi3, qwen_moe,
+    qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
 };
 
 /// Builds one rank's part of the model that a config describes. The arguments are the config, the type of the weights
@@ -19,6 +19,7 @@ pub(super) type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelErro
 pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("ApertusForCausalLM", apertus::build),
     ("ArceeForCausalLM", nemotron::build_arcee),
+    ("BioGptForCausalLM", opt::build_biogpt),
     ("CodeGenForCausalLM", gptj::build_codegen),
     ("Cohere2ForCausalLM", cohere::build_cohere2),
     ("CohereForCausalLM", cohere::build),
@@ -61,6 +62,7 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("Mistral3ForConditionalGeneration", mistral::build_text),
     ("MistralForCausalLM", mistral::build),
     ("MixtralForCausalLM", mixtral::build),
+    ("NanoChatForCausalLM", nanochat::build),
     ("NemotronForCausalLM", nemotron::build),
     ("OPTForCausalLM", opt::build),
     ("Olmo2ForCausalLM", olmo2::build),

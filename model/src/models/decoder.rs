@@ -28,6 +28,8 @@ pub(super) struct Decoder {
     pub(super) learned_positions: Option<LearnedPositions>,
     /// The factor by which embeddings are multiplied.
     pub(super) embedding_multiplier: f32,
+    /// The norm of the sum of embeddings; `None` stands for no norm.
+    pub(super) embedding_norm: Option<&'static str>,
     pub(super) block: Block,
     pub(super) norm: NormForm,
     pub(super) attention: AttentionForm,
@@ -227,6 +229,7 @@ impl Decoder {
             vocab_size: config.vocab_size()?,
             learned_positions: None,
             embedding_multiplier: 1.0,
+            embedding_norm: None,
             block: Block::PRE_NORM,
             norm,
             attention: AttentionForm {
@@ -337,6 +340,7 @@ impl Decoder {
             let position = table.apply(&mut graph, positions)?; // [tokens, hidden]
             hidden = graph.add(hidden, position)?; // [tokens, hidden]
         }
+        hidden = self.maybe_normed(&mut graph, &base, self.embedding_norm, hidden)?; // [tokens, hidden]
         for layer in 0..self.layers.len() {
             let scope = base.child(self.names.layers).child(layer);
             let scope = if self.has_transposed_matrices { scope.transposed() } else { scope };

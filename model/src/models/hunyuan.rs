@@ -12,12 +12,14 @@ use super::{Config, Model, ModelError, neutral};
 use crate::layers::QueryKeyNorm;
 
 /// Keys of the published checkpoints, each with the only value that is served.
-const FIXED: [(&str, &str); 3] =
-    [("position_embedding_xdrope", "false"), ("use_cla", "false"), ("use_qk_norm", "true")];
+const FIXED: [(&str, &str); 4] =
+    [("position_embedding_xdrope", "false"), ("use_cla", "false"), ("use_mla", "false"), ("use_qk_norm", "true")];
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
-    neutral::require(config, &["attention_bias", "use_qk_norm"])?;
+    // Without `use_mla`, the keys of latent attention change nothing.
+    neutral::require(config, &["attention_bias", "kv_lora_rank", "num_experts", "q_lora_rank", "use_qk_norm"])?;
+    config.require_fixed(&[("num_experts", "1")])?;
     decoder(config, dtype, num_ranks)?.build()
 }
 
@@ -96,5 +98,20 @@ mod tests {
             build_with(r#", "use_cla": true"#).unwrap_err(),
             "config.json: use_cla is true; only false is supported"
         );
+    }
+
+    #[test]
+    fn a_single_expert_is_none() {
+        let built = |more: &str| {
+            let json = format!(
+                r#"{{"vocab_size": 8, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1,
+                "intermediate_size": 8{more}}}"#
+            );
+            let model = build(&Config::parse(json.as_bytes()).unwrap(), FloatType::F32, 1);
+            model.map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(built(r#", "num_experts": 1, "use_mla": false, "kv_lora_rank": 512"#), Ok(()));
+        let expected = "config.json: num_experts is 2; only 1 is supported";
+        assert_eq!(built(r#", "num_experts": 2"#), Err(expected.to_owned()));
     }
 }

@@ -45,6 +45,7 @@ mod minicpm3;
 mod minimax_m2;
 mod mistral;
 mod mixtral;
+mod nanochat;
 mod nemotron;
 mod neutral;
 mod olmo;

@@ -12,7 +12,8 @@ use crate::layers::{NormForm, NormKind, WeightScope};
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "clip_qkv"])?;
-    let norm = NormForm { kind: NormKind::Bare, ..NormForm::layer(1e-5) };
+    let kind = NormKind::Layer { has_bias: false };
+    let norm = NormForm { kind, has_weight: false, ..NormForm::layer(1e-5) };
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     let clip = config.number("clip_qkv")?;

@@ -1,9 +1,11 @@
-//! OPT.
+//! OPT and BioGPT.
 //!
-//! Paper: Zhang et al., 2022 (arXiv 2205.01068). Follows `transformers/models/opt/modeling_opt.py`. Differences from
-//! Llama: positions are learned vectors instead of rotations, after two rows that are not used; norms are by mean and
-//! variance, with bias; the feed-forward network has no gate, and its activation is ReLU; all layers have biases
-//! (`enable_bias`); embeddings are tied by default. OPT 350M, whose norms come last, is refused.
+//! Papers: Zhang et al., 2022 (arXiv 2205.01068); Luo et al., 2022 (arXiv 2210.10341). Follows
+//! `transformers/models/opt/modeling_opt.py` and `biogpt/modeling_biogpt.py`. Differences from Llama: positions are
+//! learned vectors instead of rotations, after two rows that are not used; norms are by mean and variance, with bias;
+//! the feed-forward network has no gate, and its activation is ReLU in OPT and GELU in BioGPT; all layers have biases
+//! (`enable_bias` in OPT); embeddings are tied by default. BioGPT multiplies embeddings by the square root of the
+//! hidden size (`scale_embedding`). OPT 350M, whose norms come last, is refused.
 
 use numbers::FloatType;
 
@@ -21,13 +23,29 @@ const FIXED: [(&str, &str); 3] = [
     ("layer_norm_elementwise_affine", "true"),
 ];
 
-/// Builds the model; see [`super::build`].
+/// Builds OPT; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &[])?;
     config.require_fixed(&FIXED)?;
     let hidden_size = config.size("hidden_size")?;
     config.require_fixed(&[("word_embed_proj_dim", &hidden_size.to_string())])?;
-    let config = &config.or_default("activation_function", "relu");
+    let mut decoder = decoder(&config.or_default("activation_function", "relu"), dtype, num_ranks)?;
+    decoder.set_biases(config.flag_or("enable_bias", true)?);
+    decoder.build()
+}
+
+/// Builds BioGPT; see [`super::build`].
+pub(super) fn build_biogpt(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &[])?;
+    let mut decoder = decoder(&config.or_default("hidden_act", "gelu"), dtype, num_ranks)?;
+    decoder.names = Names { base: "biogpt", last_norm: "layer_norm", head: "output_projection", ..NAMES };
+    if config.flag_or("scale_embedding", true)? {
+        decoder.embedding_multiplier = (decoder.attention.hidden_size as f32).sqrt();
+    }
+    decoder.build()
+}
+
+fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, NormForm::layer(1e-5), config.size("intermediate_size")?)?;
     decoder.names = NAMES;
@@ -35,10 +53,10 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.learned_positions = Some(LearnedPositions { num_positions, first_row: 2 });
     decoder.layers.iter_mut().for_each(|layer| layer.rotary = None);
     decoder.block = Block::pre_norm("self_attn_layer_norm", "final_layer_norm");
-    decoder.set_biases(config.flag_or("enable_bias", true)?);
+    decoder.set_biases(true);
     decoder.mlp_form = MlpForm::Plain { up: "fc1", down: "fc2" };
     decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
-    decoder.build()
+    Ok(decoder)
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ impl Lowering {
             }
             Op::Linear => model_ops::linear(emitter, &operands[0], &operands[1], operands.get(2)),
             Op::HeadLinear => model_ops::head_linear(emitter, &operands[0], &operands[1]),
-            Op::RmsNorm { eps, offset } => model_ops::rms_norm(emitter, [&operands[0], &operands[1]], *eps, *offset),
+            Op::RmsNorm { eps, offset } => model_ops::rms_norm(emitter, operands, *eps, *offset),
             Op::LayerNorm { eps, offset } => model_ops::layer_norm(emitter, operands, *eps, *offset),
             Op::Rotary(spec) => model_ops::rotary(emitter, &operands[0], &operands[1], spec),
             Op::PagedAttention(spec) => self.attend(graph, spec, operands),

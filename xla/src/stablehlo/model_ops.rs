@@ -147,15 +147,18 @@ pub(super) fn scale_columns(emitter: &mut Emitter, x: &Tensor, weight: &Tensor) 
     emitter.elementwise("multiply", &[x, &weight]) // [n, m]
 }
 
-/// Computes x / sqrt(mean(x²) + eps) · (offset + weight) over the last dimension.
-pub(super) fn rms_norm(emitter: &mut Emitter, [x, weight]: [&Tensor; 2], eps: f32, offset: f32) -> Tensor {
+/// Computes x / sqrt(mean(x²) + eps) · (offset + weight) over the last dimension. The operands are `[x]` or
+/// `[x, weight]`.
+pub(super) fn rms_norm(emitter: &mut Emitter, operands: &[Tensor], eps: f32, offset: f32) -> Tensor {
+    let x = &operands[0];
     let normed = divided_by_root(emitter, x, eps); // as x
+    let Some(weight) = operands.get(1) else { return normed };
     let weight = shifted(emitter, weight, offset, x.dims()); // as x
     emitter.elementwise("multiply", &[&normed, &weight]) // as x
 }
 
 /// Computes (x - mean(x)) / sqrt(variance(x) + eps) · (offset + weight) + bias over the last dimension. The operands
-/// are `[x, weight]` or `[x, weight, bias]`.
+/// are `[x]`, `[x, weight]` or `[x, weight, bias]`.
 pub(super) fn layer_norm(emitter: &mut Emitter, operands: &[Tensor], eps: f32, offset: f32) -> Tensor {
     let x = &operands[0];
     let last = x.dims().len() - 1;
@@ -166,7 +169,8 @@ pub(super) fn layer_norm(emitter: &mut Emitter, operands: &[Tensor], eps: f32, o
     let mean = emitter.broadcast(&mean, &leading, x.dims()); // as x
     let centred = emitter.elementwise("subtract", &[x, &mean]); // as x
     let normed = divided_by_root(emitter, &centred, eps); // as x
-    let weight = shifted(emitter, &operands[1], offset, x.dims()); // as x
+    let Some(weight) = operands.get(1) else { return normed };
+    let weight = shifted(emitter, weight, offset, x.dims()); // as x
     let weighted = emitter.elementwise("multiply", &[&normed, &weight]); // as x
     let Some(bias) = operands.get(2) else { return weighted };
     let bias = shifted(emitter, bias, 0.0, x.dims()); // as x

@@ -199,7 +199,9 @@ proptest! {
         let x = graph.reshape(x, &[heads, size]).unwrap();
         let normed_heads = graph.rms_norm(x, each, 1e-6, 1.0).unwrap();
         let own_weights = graph.layer_norm(x, &[own], 1e-5, 1.0).unwrap();
-        let graph = graph.finish(&[normed, normed_heads, layer_normed, own_weights]);
+        let bare = graph.rms_norm(x, None, 1e-5, 0.0).unwrap();
+        let bare_layer = graph.layer_norm(x, &[], 1e-5, 0.0).unwrap();
+        let graph = graph.finish(&[normed, normed_heads, layer_normed, own_weights, bare, bare_layer]);
         let mut numbers = Numbers::new(seed);
         let x = floats(&[num_rows, heads * size], numbers.floats(num_rows * heads * size, scale));
         let mut case = Case::plain(graph, num_rows, vec![x]);
@@ -216,7 +218,7 @@ proptest! {
         // the values, which is 0 for a single value.
         let centred = Tolerance::Close { relative: 1e-5, absolute: if size * heads < 3 { 2e-3 } else { 2e-5 * spread(heads * size) } };
         let own = Tolerance::Close { relative: 1e-5, absolute: if size < 3 { 2e-3 } else { 2e-5 * spread(size) } };
-        case.check(&[tolerance, shifted, centred, own]);
+        case.check(&[tolerance.clone(), shifted, centred, own.clone(), tolerance, own]);
     }
 
     #[test]
