@@ -9,7 +9,7 @@ use super::call::{CallSyntax, Head, MessageSyntax, Tail};
 use super::scan::{Cursor, Scan};
 use super::thinking::Thinking;
 use super::tools::Tools;
-use super::{deepseek, gemma, glm, harmony, json_calls, kimi, minimax, mistral, qwen_coder, tool_code};
+use super::{apertus, deepseek, gemma, glm, harmony, json_calls, kimi, minimax, mistral, qwen_coder, tool_code};
 
 /// A format in which models write calls.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 static GENERIC_CALLS: Format = GENERIC;
 
 /// The known formats. A chat template uses the first one that matches.
-pub(super) static FORMATS: [Format; 18] = [
+pub(super) static FORMATS: [Format; 19] = [
     Format {
         name: "harmony",
         prompt_has: &["<|channel|>", "<|message|>"],
@@ -226,6 +226,15 @@ pub(super) static FORMATS: [Format; 18] = [
             end: "]<|END_ACTION|>",
             ..LIST
         }),
+        ..GENERIC
+    },
+    Format {
+        name: "apertus",
+        prompt_has: &[apertus::CALLS],
+        openers: &[apertus::CALLS],
+        marks: &[apertus::CALLS_END],
+        head: apertus::head,
+        syntax: Some(apertus::SYNTAX),
         ..GENERIC
     },
     Format {

@@ -3,6 +3,7 @@
 //! The keys of the name and the arguments are those that models were trained on. Arguments that are an object and come
 //! after the name are passed on as they arrive; otherwise the whole call is read first.
 
+use super::apertus;
 use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
 use super::tools::Tools;
@@ -13,7 +14,7 @@ const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
 const OTHER_KEYS: [&str; 3] = ["id", "tool_call_id", "type"];
 
 /// Marks that may follow the last call.
-const CLOSERS: [&str; 3] = ["</tool_call>", "<|/tool_call|>", "<|END_ACTION|>"];
+const CLOSERS: [&str; 4] = ["</tool_call>", "<|/tool_call|>", "<|END_ACTION|>", apertus::CALLS_END];
 
 /// Reads an object, or the first object of a list, as [`object`] does.
 pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {

@@ -22,6 +22,7 @@
 //! no mark (`spelled`). White space beside a mark belongs to the mark. The result does not depend on how the received
 //! text was cut into pieces.
 
+mod apertus;
 mod call;
 mod deepseek;
 mod form;

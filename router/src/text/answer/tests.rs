@@ -222,6 +222,26 @@ fn minimax_has_blocks_of_calls() {
 }
 
 #[test]
+fn apertus_names_functions_by_keys() {
+    let calls = r#"<|tools_prefix|>[{"get": {"city": "a\"}]{b"}}, {"get_time": {}}]<|tools_suffix|>"#;
+    let expected = [r#"get({"city": "a\"}]{b"})"#, "get_time({})"];
+    check("apertus", calls, &expected);
+    check("apertus", &format!("Hm. {calls} So."), &["Hm.", expected[0], expected[1], "So."]);
+    check("apertus", "<|tools_prefix|>[{\"get\": {}}", &["get({})"]);
+    for text in
+        ["<|tools_prefix|>[{\"other\": {}}]<|tools_suffix|>", "<|tools_prefix|>[{\"get\": []}]", "<|tools_prefix|>[]"]
+    {
+        check("apertus", text, &[text]);
+    }
+    let thoughtful = form("apertus", "<|inner_prefix|><|inner_suffix|>", "");
+    check_form(
+        &thoughtful,
+        &format!("<|inner_prefix|>Hm.<|inner_suffix|>{calls}"),
+        &["~Hm.", expected[0], expected[1]],
+    );
+}
+
+#[test]
 fn schemas_say_which_values_are_strings() {
     let parameters = json!({"properties": {
         "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "count": {"oneOf": [{"type": "integer"}, {"type": "null"}]},

@@ -9,11 +9,12 @@ pub(in crate::text) struct Thinking {
 }
 
 /// The known marks. A model uses the first entry whose closing mark is in its chat template.
-const MARKS: [Thinking; 4] = [
+const MARKS: [Thinking; 5] = [
     Thinking { open: "<think>", close: &["</think>"] },
     Thinking { open: "[THINK]", close: &["[/THINK]"] },
     Thinking { open: "<|START_THINKING|>", close: &["<|END_THINKING|>"] },
     Thinking { open: "<seed:think>", close: &["</seed:think>"] },
+    Thinking { open: "<|inner_prefix|>", close: &["<|inner_suffix|>"] },
 ];
 
 /// Returns the first marks of which the template contains the closing mark.
