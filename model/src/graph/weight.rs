@@ -68,6 +68,9 @@ pub enum Quantization {
 
 /// Some rows of a tensor that consists of `num_groups` groups of `group_rows` rows. The section has the same rows of
 /// each group, beginning with the group's row `first`. The shape of the weight gives the number of rows per group.
+///
+/// If the weight is a stack of matrices, each group has one row of it, which is a whole matrix: the tensor is
+/// `[num_groups, group_rows · out, in]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Section {
     pub(crate) num_groups: usize,
@@ -154,6 +157,7 @@ impl WeightSpec {
         let mut shape = self.shape.clone();
         match &self.source {
             Source::Whole => {}
+            Source::Section { section, .. } if shape.len() == 3 => shape[1] *= section.group_rows,
             Source::Section { section, .. } => shape[0] = section.num_groups * section.group_rows,
             Source::Transposed { section, .. } => {
                 shape[0] = section.map_or(shape[0], |section| section.num_groups * section.group_rows);

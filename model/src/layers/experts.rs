@@ -7,7 +7,8 @@ use numbers::FloatType;
 
 use super::{Linear, LinearSize, Mlp, WeightScope};
 use crate::graph::{
-    Activation, Binary, ExpertsSpec, Gating, Graph, GraphError, Partition, RouterSpec, Stride, Value, WeightSpec,
+    Activation, Binary, ExpertsSpec, Gating, Graph, GraphError, Partition, RouterSpec, Section, Stride, Value,
+    WeightSpec,
 };
 
 /// Dimensions of [`Experts`].
@@ -25,11 +26,22 @@ pub(crate) struct ExpertsSize {
 pub(crate) struct RouterForm {
     /// The linear layer whose outputs are the scores of the experts.
     pub(crate) name: &'static str,
+    /// True if the matrix of the layer is f32, whatever the type of the model.
+    pub(crate) is_f32: bool,
     pub(crate) spec: RouterSpec,
-    /// The tensor `[experts]`, read as f32, that only changes which experts are chosen.
-    pub(crate) bias: Option<&'static str>,
+    /// The tensor, read as f32, that only changes which experts are chosen.
+    pub(crate) bias: Option<ChoiceBias>,
     /// The factor of the weights of the chosen experts, a positive number.
     pub(crate) factor: f32,
+}
+
+/// The name of the tensor of the biases of a choice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ChoiceBias {
+    /// A tensor `[experts]`.
+    Vector(&'static str),
+    /// A tensor `[1, experts]`.
+    Row(&'static str),
 }
 
 /// The names of the experts' weights.
@@ -44,6 +56,9 @@ pub(crate) enum ExpertNames {
     /// One tensor has the matrices `[in, out]` of all experts: `experts.gate_up_proj`, whose columns are those of gate
     /// and then those of up, and `experts.down_proj`. There are no biases.
     Halves,
+    /// One tensor has the matrices `[out, in]` of all experts: `input_linear.weight`, whose rows are those of gate and
+    /// then those of up, and `output_linear.weight`. There are no biases.
+    Rows,
 }
 
 /// `Σ weight · expert(x)` over the chosen experts, plus `shared(x)` or `sigmoid(gate(x)) · shared(x)` if there is a
@@ -77,29 +92,33 @@ struct SharedExpert {
 impl RouterForm {
     /// Returns the choice by a softmax over the outputs of the layer `name`, without biases and factor.
     pub(crate) fn softmax(name: &'static str, num_chosen: usize, is_normalised: bool) -> Self {
-        Self { name, spec: RouterSpec::softmax(num_chosen, is_normalised), bias: None, factor: 1.0 }
+        Self { name, is_f32: false, spec: RouterSpec::softmax(num_chosen, is_normalised), bias: None, factor: 1.0 }
     }
 }
 
 impl Router {
     fn new(scope: &WeightScope, form: &RouterForm, size: LinearSize) -> Self {
-        let RouterForm { name, spec, bias, factor } = *form;
+        let RouterForm { name, is_f32, spec, bias, factor } = *form;
         let f32_scope = scope.with_dtype(FloatType::F32);
-        let bias = bias.map(|bias| f32_scope.weight(bias, &[size.num_outputs], Partition::Replicated));
+        let bias = bias.map(|bias| match bias {
+            ChoiceBias::Vector(name) => f32_scope.weight(name, &[size.num_outputs], Partition::Replicated),
+            ChoiceBias::Row(name) => f32_scope.weight(name, &[1, size.num_outputs], Partition::Replicated),
+        });
+        let scope = if is_f32 { &f32_scope } else { scope };
         Self { scores: Linear::whole(&scope.child(name), size), spec, bias, factor }
     }
 
     /// x `[tokens, hidden]` → the weights of the experts, `[tokens, experts]`.
     fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let scores = self.scores.apply(graph, x)?; // [tokens, experts]
-        let bias = self.bias.as_ref().map(|bias| graph.weight(bias)); // [experts]
+        let bias = self.bias.as_ref().map(|bias| graph.weight(bias)); // [experts] or [1, experts]
         let mixture = graph.route(scores, bias, self.spec)?; // [tokens, experts]
         graph.scale(mixture, self.factor) // [tokens, experts]
     }
 }
 
 impl Experts {
-    /// Returns a mixture of the networks in `experts` of `scope`, with a router in `scope`.
+    /// Returns a mixture of the networks in `scope`, with a router in `scope`.
     pub(crate) fn new(scope: &WeightScope, names: ExpertNames, router: &RouterForm, size: &ExpertsSize) -> Self {
         let ExpertsSize { hidden_size, intermediate_size, num_experts, gating } = *size;
         let experts = scope.child("experts");
@@ -124,6 +143,14 @@ impl Experts {
                     experts.columns(&format!("{name}_bias"), &[num_experts, outputs], columns)
                 });
                 (matrices, (!is_halves).then_some(biases))
+            }
+            ExpertNames::Rows => {
+                let half = |first| scope.section(Section { num_groups: num_experts, group_rows: 2, first });
+                let shape = |[outputs, inputs]: [usize; 2]| [num_experts, outputs, inputs];
+                let [gate, up] =
+                    [0, 1].map(|first| half(first).weight("input_linear.weight", &shape(inward), Partition::Column));
+                let down = scope.weight("output_linear.weight", &shape(outward), Partition::Column);
+                ([gate, up, down], None)
             }
         };
         let router_size = LinearSize { num_inputs: hidden_size, num_outputs: num_experts, has_bias: biases.is_some() };

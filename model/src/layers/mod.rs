@@ -19,7 +19,7 @@ mod scope;
 
 pub(crate) use attention::{AttentionForm, AttentionLayer, AttentionScopes, QueryKeyNorm, SelfAttention};
 pub(crate) use embedding::Embedding;
-pub(crate) use experts::{ExpertNames, Experts, ExpertsSize, RouterForm};
+pub(crate) use experts::{ChoiceBias, ExpertNames, Experts, ExpertsSize, RouterForm};
 pub(crate) use head::Head;
 pub(crate) use heads::{HeadsError, check_heads};
 pub(crate) use latent_attention::{LatentAttention, LatentForm};

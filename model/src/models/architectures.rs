@@ -5,10 +5,10 @@
 use numbers::FloatType;
 
 use super::{
-    Config, Model, ModelError, apertus, cohere, cwm, deepseek, dots1, ernie, exaone_moe, exaone4, falcon, gemma,
-    gemma2, gemma3, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, internlm3, llama,
-    minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron, olmo, olmo2, opt, persimmon, phi, phi3, qwen_moe,
-    qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
+    Config, Model, ModelError, apertus, cohere, cwm, deepseek, dots1, ernie, ernie4_5_moe, exaone_moe, exaone4, falcon,
+    gemma, gemma2, gemma3, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan,
+    hunyuan_moe, internlm3, llama, minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron, olmo, olmo2, opt,
+    persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
 };
 
 /// Builds one rank's part of the model that a config describes. The arguments are the config, the type of the weights
@@ -28,6 +28,7 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("DeepseekV3ForCausalLM", deepseek::build_v3),
     ("Dots1ForCausalLM", dots1::build),
     ("Ernie4_5ForCausalLM", ernie::build),
+    ("Ernie4_5_MoeForCausalLM", ernie4_5_moe::build),
     ("Exaone4ForCausalLM", exaone4::build),
     ("ExaoneMoEForCausalLM", exaone_moe::build),
     ("ExaoneMoeForCausalLM", exaone_moe::build),
@@ -47,9 +48,12 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("GlmForCausalLM", glm::build),
     ("GptOssForCausalLM", gpt_oss::build),
     ("GraniteForCausalLM", granite::build),
+    ("GraniteMoeForCausalLM", granite::build_moe),
+    ("GraniteMoeSharedForCausalLM", granite::build_moe),
     ("GraniteSWAForCausalLM", granite::build_swa),
     ("HeliumForCausalLM", helium::build),
     ("HunYuanDenseV1ForCausalLM", hunyuan::build),
+    ("HunYuanMoEV1ForCausalLM", hunyuan_moe::build),
     ("HyperCLOVAXForCausalLM", granite::build_hyperclovax),
     ("IQuestCoderForCausalLM", llama::build),
     ("InternLM3ForCausalLM", internlm3::build),

@@ -33,12 +33,14 @@ const OTHER_NAMES: [(&str, &str); 9] = [
 
 /// The maximum accepted sizes, several times the sizes of the largest existing models. With these sizes, the number of
 /// bytes of a weight does not overflow.
-const MAX_SIZES: [(&str, usize); 16] = [
+const MAX_SIZES: [(&str, usize); 19] = [
     ("ffn_hidden_size", 1 << 26),
     ("head_dim", 1 << 16),
     ("hidden_size", 1 << 20),
     ("intermediate_size", 1 << 26),
     ("moe_intermediate_size", 1 << 26),
+    ("moe_num_experts", 1 << 14),
+    ("moe_num_shared_experts", 1 << 10),
     ("n_inner", 1 << 26),
     ("n_routed_experts", 1 << 14),
     ("n_shared_experts", 1 << 10),
@@ -49,6 +51,7 @@ const MAX_SIZES: [(&str, usize); 16] = [
     ("num_local_experts", 1 << 14),
     ("num_shared_experts", 1 << 10),
     ("shared_expert_intermediate_size", 1 << 26),
+    ("shared_intermediate_size", 1 << 26),
     ("vocab_size", proto::MAX_VOCAB_SIZE),
 ];
 /// The maximum accepted size of all other keys.
@@ -248,6 +251,19 @@ impl Config {
     /// Returns a positive integer, or `default` if it is absent.
     pub(super) fn size_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
         Ok(self.optional_size(key)?.unwrap_or(default))
+    }
+
+    /// Returns the positive integer at `key`, or the one that the list at `key` repeats, or `default` if it is absent.
+    pub(super) fn same_size_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
+        let most = max_size(key);
+        let size = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|size| (1..=most).contains(size));
+        let same = |value: &Value| match value.as_array().map(Vec::as_slice) {
+            Some([first, rest @ ..]) => size(first).filter(|_| rest.iter().all(|other| other == first)),
+            Some([]) => None,
+            None => size(value),
+        };
+        let expected = format!("a positive integer up to {most}, or a list that repeats one");
+        Ok(self.read(key, &expected, same)?.unwrap_or(default))
     }
 
     /// Returns an integer that may be 0, or `default` if it is absent.

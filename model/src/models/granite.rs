@@ -1,27 +1,52 @@
-//! Granite 3, Granite with sliding windows, and HyperCLOVA X.
+//! Granite 3 with and without experts, Granite with sliding windows, and HyperCLOVA X.
 //!
 //! Described in IBM's Granite 3.0 report, 2024, and in Naver's HyperCLOVA X report, 2025 (arXiv 2506.22403). Follows
-//! `transformers/models/granite/modeling_granite.py`, `granite_swa/modeling_granite_swa.py` and
-//! `hyperclovax/modeling_hyperclovax.py`. Differences from Llama: the embeddings, the attention scores, and the outputs
-//! of attention and feed-forward network are multiplied by factors; logits are divided by `logits_scaling`. In
-//! HyperCLOVA X, logits are multiplied by `logits_scaling`, and by default there are also norms after attention and
-//! after the feed-forward network (`use_post_norm`). In Granite with sliding windows, each head has a sink, by default
+//! `transformers/models/granite/modeling_granite.py`, `granitemoe`, `granitemoeshared`, `granite_swa` and
+//! `hyperclovax`. Differences from Llama: the embeddings, the attention scores, and the outputs of attention and
+//! feed-forward network are multiplied by factors; logits are divided by `logits_scaling`. In HyperCLOVA X, logits are
+//! multiplied by `logits_scaling`, and by default there are also norms after attention and after the feed-forward
+//! network (`use_post_norm`). In the models with experts, all layers have them; their weights are a softmax over the
+//! chosen ones, and there may be a shared expert. In Granite with sliding windows, each head has a sink, by default
 //! three of every four layers have a window, and each layer may have its own rotary base or none (`layer_rope_theta`).
 
 use std::sync::Arc;
 
 use numbers::FloatType;
 
-use super::decoder::{Block, Decoder};
+use super::decoder::{Block, Decoder, ExpertsForm, MlpForm, SharedForm};
 use super::{Config, Model, ModelError, neutral, rope_config};
 use crate::graph::Pairing;
+use crate::layers::{ExpertNames, RouterForm};
 
 /// Builds Granite; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &FACTORS)?;
+    granite(config, dtype, num_ranks)?.build()
+}
+
+/// Builds Granite with experts, and with a shared expert if it has one; see [`super::build`].
+pub(super) fn build_moe(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &[&FACTORS[..], &["num_local_experts", "shared_intermediate_size"]].concat())?;
+    let mut decoder = granite(config, dtype, num_ranks)?;
+    decoder.mlp_form = MlpForm::GatedFused { gate_up: "input_linear", down: "output_linear" };
+    let shared = config.count_or("shared_intermediate_size", 0)?;
+    decoder.experts = Some(ExpertsForm {
+        scope: "block_sparse_moe",
+        names: ExpertNames::Rows,
+        gating: decoder.mlp.activation.into(),
+        intermediate_size: decoder.mlp.intermediate_size,
+        num_experts: config.size_or("num_local_experts", 8)?,
+        router: RouterForm::softmax("router.layer", config.size_or("num_experts_per_tok", 2)?, true),
+        shared: (shared > 0).then_some(SharedForm { scope: "shared_mlp", intermediate_size: shared, gate: None }),
+    });
+    decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);
+    decoder.build()
+}
+
+fn granite(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
     let mut decoder = decoder(config, dtype, num_ranks)?;
     set_scales(&mut decoder, config)?;
-    decoder.build()
+    Ok(decoder)
 }
 
 /// Sets the factors of attention scores and logits, as in Granite.

@@ -10,7 +10,7 @@ use numbers::FloatType;
 use super::decoder::{Decoder, ExpertsForm};
 use super::{Config, Model, ModelError, neutral};
 use crate::graph::{RouterSpec, Scoring};
-use crate::layers::{ExpertNames, QueryKeyNorm, RouterForm};
+use crate::layers::{ChoiceBias, ExpertNames, QueryKeyNorm, RouterForm};
 
 /// Keys of the published checkpoints, each with the only value that is served.
 const FIXED: [(&str, &str); 5] = [
@@ -38,13 +38,14 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
         groups: None,
         least_sum: Some(f32::MIN_POSITIVE),
     };
+    let bias = Some(ChoiceBias::Vector("e_score_correction_bias"));
     decoder.experts = Some(ExpertsForm {
         scope: "block_sparse_moe",
         names: ExpertNames::Each(["w1", "w3", "w2"]),
         gating: decoder.mlp.activation.into(),
         intermediate_size: decoder.mlp.intermediate_size,
         num_experts: config.size("num_local_experts")?,
-        router: RouterForm { name: "gate", spec, bias: Some("e_score_correction_bias"), factor: 1.0 },
+        router: RouterForm { name: "gate", is_f32: false, spec, bias, factor: 1.0 },
         shared: None,
     });
     decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);

@@ -9,7 +9,7 @@
 use super::decoder::{Decoder, ExpertsForm, SharedForm};
 use super::{Config, ModelError};
 use crate::graph::{ExpertGroups, RouterSpec, Scoring};
-use crate::layers::{ExpertNames, RouterForm};
+use crate::layers::{ChoiceBias, ExpertNames, RouterForm};
 
 /// The keys of config.json that [`set`] reads, and that other families refuse.
 pub(super) const KEYS: [&str; 8] = [
@@ -67,13 +67,14 @@ pub(super) fn set(decoder: &mut Decoder, config: &Config, names: &Names) -> Resu
     let num_shared = config.count_or(names.num_shared, 0)?;
     let shared =
         SharedForm { scope: "mlp.shared_experts", intermediate_size: num_shared * intermediate_size, gate: None };
+    let bias = Some(ChoiceBias::Vector(names.bias));
     decoder.experts = Some(ExpertsForm {
         scope: "mlp",
         names: ExpertNames::Each(["gate_proj", "up_proj", "down_proj"]),
         gating: decoder.mlp.activation.into(),
         intermediate_size,
         num_experts,
-        router: RouterForm { name: "gate", spec, bias: Some(names.bias), factor: factor as f32 },
+        router: RouterForm { name: "gate", is_f32: false, spec, bias, factor: factor as f32 },
         shared: (num_shared > 0).then_some(shared),
     });
     let sparse = sparse_layers(config, decoder.layers.len())?;

@@ -109,6 +109,23 @@ fn sections_are_rows_of_every_group() {
 }
 
 #[test]
+fn sections_of_stacks_are_matrices_of_every_group() {
+    let directory = tempfile::tempdir().unwrap();
+    // Three experts with two matrices [2, 1] each. A matrix has four bytes.
+    write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![3, 4, 1])]);
+    let checkpoint = open(directory.path()).unwrap();
+    let second = |num_ranks| {
+        let section = Section { num_groups: 3, group_rows: 2, first: 1 };
+        let source = Source::Section { tensor: "a".to_owned(), section };
+        let spec = WeightSpec { partition: Partition::Column, num_ranks, source, ..spec("a.part", &[3, 2, 1]) };
+        parts(&checkpoint, &spec)
+    };
+    let matrix = |first: u8| (first..first + 4).collect::<Vec<u8>>();
+    assert_eq!(second(1), [[matrix(4), matrix(12), matrix(20)].concat()]);
+    assert_eq!(second(2), [[matrix(4), matrix(12)].concat(), [matrix(20), vec![0; 4]].concat()]);
+}
+
+#[test]
 fn columns_become_rows() {
     let directory = tempfile::tempdir().unwrap();
     // The tensor is [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]. Element n has the two bytes 2n and 2n + 1.
