@@ -56,9 +56,9 @@ pub(crate) enum ExpertNames {
     /// One tensor has the matrices `[in, out]` of all experts: `experts.gate_up_proj`, whose columns are those of gate
     /// and then those of up, and `experts.down_proj`. There are no biases.
     Halves,
-    /// One tensor has the matrices `[out, in]` of all experts: `input_linear.weight`, whose rows are those of gate and
-    /// then those of up, and `output_linear.weight`. There are no biases.
-    Rows,
+    /// One tensor has the matrices `[out, in]` of all experts. These are the names of the tensor whose rows are those of
+    /// gate and then those of up, and of the tensor of down. There are no biases.
+    Rows([&'static str; 2]),
 }
 
 /// `Σ weight · expert(x)` over the chosen experts, plus `shared(x)` or `sigmoid(gate(x)) · shared(x)` if there is a
@@ -144,12 +144,11 @@ impl Experts {
                 });
                 (matrices, (!is_halves).then_some(biases))
             }
-            ExpertNames::Rows => {
+            ExpertNames::Rows([gate_up, down]) => {
                 let half = |first| scope.section(Section { num_groups: num_experts, group_rows: 2, first });
                 let shape = |[outputs, inputs]: [usize; 2]| [num_experts, outputs, inputs];
-                let [gate, up] =
-                    [0, 1].map(|first| half(first).weight("input_linear.weight", &shape(inward), Partition::Column));
-                let down = scope.weight("output_linear.weight", &shape(outward), Partition::Column);
+                let [gate, up] = [0, 1].map(|first| half(first).weight(gate_up, &shape(inward), Partition::Column));
+                let down = scope.weight(down, &shape(outward), Partition::Column);
                 ([gate, up, down], None)
             }
         };

@@ -7,7 +7,9 @@
 //! would compute the values. Ranks split the heads, and each rank keeps all latent vectors.
 
 use super::{AttentionLayer, HeadsError, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
-use crate::graph::{AttentionSpec, Graph, GraphError, Input, Section, StateSpec, Value, ValuesIn, WeightSpec};
+use crate::graph::{
+    AttentionSpec, Graph, GraphError, Input, PositionScale, Section, StateSpec, Value, ValuesIn, WeightSpec,
+};
 
 /// The epsilon of the norms of latent vectors, which no key of config.json changes.
 const LATENT_NORM_EPS: f64 = 1e-6;
@@ -31,6 +33,8 @@ pub(crate) struct LatentForm {
     pub(crate) has_bias: bool,
     /// The factor by which attention scores are multiplied.
     pub(crate) scale: f32,
+    /// If set, queries are multiplied by a factor that grows with their position.
+    pub(crate) query_growth: Option<PositionScale>,
 }
 
 /// A self-attention layer over latent vectors.
@@ -142,7 +146,10 @@ impl LatentAttention {
         let q_latent = graph.head_linear(q_nope, to_latent)?; // [tokens, heads, kv_lora_rank]
         let q_rope = graph.reshape(q_rope, &[num_heads, rope])?; // [tokens, heads, rope]
         let q_rope = self.rotated(graph, q_rope)?; // [tokens, heads, rope]
-        graph.join(q_latent, q_rope) // [tokens, heads, kv_lora_rank + rope]
+        let q = graph.join(q_latent, q_rope)?; // [tokens, heads, kv_lora_rank + rope]
+        let Some(growth) = self.form.query_growth else { return Ok(q) };
+        let positions = graph.input(Input::Positions); // [tokens]
+        graph.scale_by_position(q, positions, growth) // [tokens, heads, kv_lora_rank + rope]
     }
 
     fn rotated(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {

@@ -91,6 +91,27 @@ const MINISTRAL3: Text = Text {
     ],
     unused_rotary_keys: &[],
 };
+const MISTRAL4: Text = Text {
+    model_type: "mistral4",
+    defaults: &[
+        ("eos_token_id", "2"),
+        ("hidden_size", "4096"),
+        ("intermediate_size", "12288"),
+        ("kv_lora_rank", "256"),
+        ("max_position_embeddings", "1048576"),
+        ("moe_intermediate_size", "2048"),
+        ("n_routed_experts", "128"),
+        ("num_attention_heads", "32"),
+        ("num_experts_per_tok", "4"),
+        ("num_hidden_layers", "36"),
+        ("q_lora_rank", "1024"),
+        ("qk_nope_head_dim", "64"),
+        ("qk_rope_head_dim", "64"),
+        ("v_head_dim", "128"),
+        ("vocab_size", "131072"),
+    ],
+    unused_rotary_keys: &[],
+};
 const QWEN3_VL: Text = Text {
     model_type: "qwen3_vl_text",
     defaults: &[
@@ -127,7 +148,7 @@ const COMPOSITES: [Composite; 4] = [
     Composite { architecture: "Gemma3ForConditionalGeneration", texts: &[GEMMA3], towers: &LLAVA_TOWERS },
     Composite {
         architecture: "Mistral3ForConditionalGeneration",
-        texts: &[MISTRAL, MINISTRAL3],
+        texts: &[MISTRAL, MINISTRAL3, MISTRAL4],
         towers: &LLAVA_TOWERS,
     },
     Composite { architecture: "Qwen3VLForConditionalGeneration", texts: &[QWEN3_VL], towers: &QWEN_TOWERS },
@@ -310,8 +331,9 @@ mod tests {
         let list = message(&format!(r#"{architecture}, "text_config": []}}"#));
         assert_eq!(list, "config.json: text_config is [], expected an object");
         let other =
-            r#"{"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "mistral4"}}"#;
-        let expected = "config.json: text_config.model_type is mistral4; only mistral or ministral3 is supported";
+            r#"{"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "mistral5"}}"#;
+        let expected =
+            "config.json: text_config.model_type is mistral5; only mistral or ministral3 or mistral4 is supported";
         assert_eq!(message(other), expected);
     }
 

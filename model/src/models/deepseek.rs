@@ -1,7 +1,7 @@
-//! Models with latent attention: DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash and Youtu.
+//! Models with latent attention: DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash, Mistral Small 4 and Youtu.
 //!
 //! Papers: DeepSeek-AI, 2024 (arXiv 2405.04434 and 2412.19437). Follows `transformers/models/deepseek_v2`,
-//! `deepseek_v3`, `glm4_moe_lite` and `youtu`. Differences from Llama: the heads of a layer share one latent vector per
+//! `deepseek_v3`, `glm4_moe_lite`, `mistral4` and `youtu`. Differences from Llama: the heads of a layer share one latent vector per
 //! token, from which keys and values are computed; positions rotate only a part of a key; most layers have experts. The
 //! layers after the last one, which predict further tokens, are not read.
 
@@ -11,9 +11,9 @@ use numbers::FloatType;
 
 use super::decoder::Decoder;
 use super::sigmoid_experts::{self, Names};
-use super::{Config, Model, ModelError, neutral, rope_config};
+use super::{Config, Model, ModelError, mistral, neutral, rope_config};
 use crate::graph::{ExpertGroups, Pairing, Scoring};
-use crate::layers::LatentForm;
+use crate::layers::{ExpertNames, LatentForm};
 
 /// The keys of config.json that describe latent attention.
 pub(super) const LATENT_KEYS: [&str; 2] = ["kv_lora_rank", "q_lora_rank"];
@@ -36,8 +36,7 @@ pub(super) fn build_glm(config: &Config, dtype: FloatType, num_ranks: usize) -> 
 fn build_sparse(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let config = &config.or_default("n_shared_experts", 1).or_default("norm_topk_prob", true);
     neutral::require(config, &understood())?;
-    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
-    set_latent(&mut decoder, config, pairing(config)?)?;
+    let mut decoder = decoder(config, dtype, num_ranks, pairing(config)?)?;
     sigmoid_experts::set(&mut decoder, config, &Names::DEEPSEEK)?;
     decoder.build()
 }
@@ -56,8 +55,7 @@ pub(super) fn build_v2(config: &Config, dtype: FloatType, num_ranks: usize) -> R
     };
     let config = config.without(&["scoring_func", "topk_method"]).or_default("n_shared_experts", 2);
     let config = if has_groups { config } else { config.without(&["n_group", "topk_group"]) };
-    let mut decoder = Decoder::llama(&config, dtype, num_ranks)?;
-    set_latent(&mut decoder, &config, Pairing::Neighbours)?;
+    let mut decoder = decoder(&config, dtype, num_ranks, Pairing::Neighbours)?;
     sigmoid_experts::set(&mut decoder, &config, &Names::DEEPSEEK)?;
     if let Some(experts) = &mut decoder.experts {
         experts.router.bias = None;
@@ -76,8 +74,31 @@ fn understood() -> Vec<&'static str> {
 /// Builds Youtu, which has no experts; see [`super::build`].
 pub(super) fn build_youtu(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &[&LATENT_KEYS[..], &["attention_bias"]].concat())?;
-    let mut decoder = Decoder::llama(&config.or_default("tie_word_embeddings", true), dtype, num_ranks)?;
-    set_latent(&mut decoder, config, pairing(config)?)?;
+    let config = config.or_default("tie_word_embeddings", true);
+    decoder(&config, dtype, num_ranks, pairing(&config)?)?.build()
+}
+
+/// Builds Mistral Small 4; see [`super::build`].
+pub(super) fn build_mistral4(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    const PARTIAL: &str = "partial_rotary_factor";
+    let config = config.or_default("n_shared_experts", 1).or_default("norm_topk_prob", true);
+    neutral::require(&config, &understood())?;
+    let (growth, config) = mistral::query_growth(&config)?;
+    let [nope, rope] = [config.size("qk_nope_head_dim")?, config.size("qk_rope_head_dim")?];
+    let (share, rotary) = (rope as f64 / (nope + rope) as f64, config.rotary()?);
+    let partial = rotary.map_or(Ok(share), |rotary| rotary.number_or(PARTIAL, share))?;
+    if (partial - share).abs() > 1e-6 {
+        return Err(config.invalid(PARTIAL, partial, "the share of qk_rope_head_dim in a head"));
+    }
+    let config = config.without_rotary_keys(&[PARTIAL]);
+    let mut decoder = decoder(&config, dtype, num_ranks, pairing(&config)?)?;
+    decoder.latent.iter_mut().for_each(|latent| latent.query_growth = Some(growth));
+    sigmoid_experts::set(&mut decoder, &config, &Names::DEEPSEEK)?;
+    if let Some(experts) = &mut decoder.experts {
+        experts.names = ExpertNames::Rows(["experts.gate_up_proj", "experts.down_proj"]);
+        experts.router.bias = None;
+        experts.router.spec.scoring = Scoring::Softmax;
+    }
     decoder.build()
 }
 
@@ -87,11 +108,20 @@ fn pairing(config: &Config) -> Result<Pairing, ModelError> {
     Ok(if is_interleaved { Pairing::Neighbours } else { Pairing::Halves })
 }
 
-/// Gives the layers latent attention with the sizes in `config`.
+/// Returns the description of a Llama with latent attention.
 ///
 /// # Errors
 /// When a size is missing or malformed, or there are fewer KV heads than heads.
-pub(super) fn set_latent(decoder: &mut Decoder, config: &Config, pairing: Pairing) -> Result<(), ModelError> {
+pub(super) fn decoder(
+    config: &Config,
+    dtype: FloatType,
+    num_ranks: usize,
+    pairing: Pairing,
+) -> Result<Decoder, ModelError> {
+    let qk_rope_head_dim = config.size("qk_rope_head_dim")?;
+    // Positions rotate this part of a head only, whatever size transformers writes.
+    let config = &config.without(&["head_dim"]).or_default("head_dim", qk_rope_head_dim);
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     let hidden_size = decoder.attention.hidden_size;
     let num_attention_heads = decoder.attention.num_attention_heads;
     if config.size_or("num_key_value_heads", num_attention_heads)? != num_attention_heads {
@@ -99,7 +129,7 @@ pub(super) fn set_latent(decoder: &mut Decoder, config: &Config, pairing: Pairin
         return Err(config.invalid("num_key_value_heads", found, "num_attention_heads, because heads share a latent"));
     }
     let q_lora_rank = if config.has("q_lora_rank") { Some(config.size("q_lora_rank")?) } else { None };
-    let [qk_nope_head_dim, qk_rope_head_dim] = [config.size("qk_nope_head_dim")?, config.size("qk_rope_head_dim")?];
+    let qk_nope_head_dim = config.size("qk_nope_head_dim")?;
     let rotary = Arc::new(rope_config::read(config, qk_rope_head_dim, pairing)?);
     decoder.layers.iter_mut().for_each(|layer| layer.rotary = Some(Arc::clone(&rotary)));
     let qk_head_dim = (qk_nope_head_dim + qk_rope_head_dim) as f64;
@@ -113,6 +143,7 @@ pub(super) fn set_latent(decoder: &mut Decoder, config: &Config, pairing: Pairin
         v_head_dim: config.size_or("v_head_dim", hidden_size / num_attention_heads)?,
         has_bias: config.flag_or("attention_bias", false)?,
         scale: (rope_config::score_factor(config)? / qk_head_dim.sqrt()) as f32,
+        query_growth: None,
     });
-    Ok(())
+    Ok(decoder)
 }

@@ -32,7 +32,7 @@ pub(super) fn build_moe(config: &Config, dtype: FloatType, num_ranks: usize) -> 
     let shared = config.count_or("shared_intermediate_size", 0)?;
     decoder.experts = Some(ExpertsForm {
         scope: "block_sparse_moe",
-        names: ExpertNames::Rows,
+        names: ExpertNames::Rows(["input_linear.weight", "output_linear.weight"]),
         gating: decoder.mlp.activation.into(),
         intermediate_size: decoder.mlp.intermediate_size,
         num_experts: config.size_or("num_local_experts", 8)?,

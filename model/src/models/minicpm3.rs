@@ -6,8 +6,7 @@
 
 use numbers::FloatType;
 
-use super::decoder::Decoder;
-use super::deepseek::{LATENT_KEYS, set_latent};
+use super::deepseek::{LATENT_KEYS, decoder};
 use super::{Config, Model, ModelError, neutral};
 use crate::graph::Pairing;
 
@@ -15,8 +14,8 @@ use crate::graph::Pairing;
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let understood = ["attention_bias", "dim_model_base", "mlp_bias", "scale_depth", "scale_emb"];
     neutral::require(config, &[&LATENT_KEYS[..], &understood].concat())?;
-    let mut decoder = Decoder::llama(&config.or_default("tie_word_embeddings", true), dtype, num_ranks)?;
-    set_latent(&mut decoder, config, Pairing::Halves)?;
+    let config = config.or_default("tie_word_embeddings", true);
+    let mut decoder = decoder(&config, dtype, num_ranks, Pairing::Halves)?;
     let hidden_size = decoder.attention.hidden_size as f64;
     decoder.embedding_multiplier = config.number_or("scale_emb", 12.0)? as f32;
     decoder.residual_multiplier = (config.number_or("scale_depth", 1.4)? / (decoder.layers.len() as f64).sqrt()) as f32;

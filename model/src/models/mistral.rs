@@ -11,8 +11,13 @@ use numbers::FloatType;
 use serde_json::json;
 
 use super::decoder::Decoder;
-use super::{Config, Model, ModelError, neutral};
+use super::{Config, Model, ModelError, deepseek, neutral};
 use crate::graph::PositionScale;
+
+/// The key of the growth of queries with their position.
+const BETA: &str = "llama_4_scaling_beta";
+/// The key of the number of positions after which queries grow.
+const PERIOD: &str = "original_max_position_embeddings";
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
@@ -25,34 +30,41 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 
 /// Builds Ministral 3; see [`super::build`].
 pub(super) fn build_ministral3(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
-    const BETA: &str = "llama_4_scaling_beta";
-    const PERIOD: &str = "original_max_position_embeddings";
     neutral::require(config, &["sliding_window"])?;
-    let config = &config.or_default("rms_norm_eps", 1e-5);
-    let config = if config.rotary()?.is_some() {
-        config
-    } else {
-        &config.with_rotary(json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, PERIOD: 16_384,
-            "mscale": 1.0, "mscale_all_dim": 1.0, BETA: 0.1}))
+    let config = config.or_default("rms_norm_eps", 1e-5);
+    let config = match config.rotary()? {
+        Some(_) => config,
+        None => config.with_rotary(json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, PERIOD: 16_384,
+            "mscale": 1.0, "mscale_all_dim": 1.0, BETA: 0.1})),
     };
+    let (growth, config) = &query_growth(&config)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
+    decoder.attention.query_growth = Some(*growth);
+    let has_window = config.has("sliding_window");
+    decoder.set_windows(config, |_| has_window)?;
+    decoder.build()
+}
+
+/// Returns the growth of queries with their position, and `config` without the keys that only describe it.
+///
+/// # Errors
+/// When a key is missing or malformed.
+pub(super) fn query_growth(config: &Config) -> Result<(PositionScale, Config), ModelError> {
     let rotary = config.rotary()?.ok_or_else(|| config.missing("rope_parameters"))?;
     let (beta, period) = (rotary.required_number(BETA)? as f32, rotary.required_number(PERIOD)?);
     if period < 1.0 {
         return Err(rotary.invalid(PERIOD, period, "a positive integer"));
     }
     // Transformers reads `max_position_embeddings` outside of the rotary parameters only.
-    let config = &config.without_rotary_keys(&[BETA, "max_position_embeddings"]);
-    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
-    decoder.attention.query_growth = Some(PositionScale { beta, period: period as f32 });
-    let has_window = config.has("sliding_window");
-    decoder.set_windows(config, |_| has_window)?;
-    decoder.build()
+    let config = config.without_rotary_keys(&[BETA, "max_position_embeddings"]);
+    Ok((PositionScale { beta, period: period as f32 }, config))
 }
 
 /// Builds the text model of a composite; see [`super::build`].
 pub(super) fn build_text(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     match config.text("model_type")? {
         Some("ministral3") => build_ministral3(config, dtype, num_ranks),
+        Some("mistral4") => deepseek::build_mistral4(config, dtype, num_ranks),
         _ => build(config, dtype, num_ranks),
     }
 }
