@@ -80,7 +80,7 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 static GENERIC_CALLS: Format = GENERIC;
 
 /// The known formats. A chat template uses the first one that matches.
-pub(super) static FORMATS: [Format; 19] = [
+pub(super) static FORMATS: [Format; 20] = [
     Format {
         name: "harmony",
         prompt_has: &["<|channel|>", "<|message|>"],
@@ -245,6 +245,14 @@ pub(super) static FORMATS: [Format; 19] = [
         syntax: Some(CallSyntax { begin: "<|tool_call|>[", ..LIST }),
         ..GENERIC
     },
+    Format {
+        name: "hunyuan",
+        prompt_has: &["<tool_calls>", "</tool_calls>"],
+        openers: &["<tool_calls>"],
+        marks: &["</tool_calls>"],
+        syntax: Some(CallSyntax { begin: "<tool_calls>[", end: "]</tool_calls>", ..LIST }),
+        ..GENERIC
+    },
     // Phi's template shows the tools but does not tell the model how to call them.
     Format {
         name: "phi",
@@ -310,9 +318,9 @@ impl AnswerForm {
     /// Sets `special_marks`. `special_id` returns the id of a text that is a special token.
     pub(in crate::text) fn with_special_marks(mut self, special_id: impl Fn(&str) -> Option<u32>) -> Self {
         let of_format = self.format.map_or_else(Vec::new, |format| [format.openers, format.marks].concat());
-        let of_thinking = self.thinking.into_iter().flat_map(|thinking| thinking.close.iter().chain([&thinking.open]));
+        let of_thinking = self.thinking.into_iter().flat_map(Thinking::marks);
         let of_generic = [GENERIC_CALLS.openers, GENERIC_CALLS.marks].concat();
-        let marks = of_format.into_iter().chain(of_thinking.copied()).chain(of_generic);
+        let marks = of_format.into_iter().chain(of_thinking).chain(of_generic);
         self.special_marks = marks.filter_map(|mark| Some((mark, special_id(mark)?))).collect();
         self
     }
@@ -379,7 +387,7 @@ impl AnswerForm {
     pub(crate) fn has_mark(&self, token: &str) -> bool {
         let of_format = |format: &Format| [format.openers, format.marks].concat().contains(&token);
         self.format.is_some_and(of_format)
-            || self.thinking.is_some_and(|thinking| token == thinking.open || thinking.close.contains(&token))
+            || self.thinking.is_some_and(|thinking| thinking.marks().any(|mark| token == mark))
     }
 
     pub(super) fn new_id(&self, name: &str, num_before: usize) -> String {

@@ -14,7 +14,7 @@ const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
 const OTHER_KEYS: [&str; 3] = ["id", "tool_call_id", "type"];
 
 /// Marks that may follow the last call.
-const CLOSERS: [&str; 4] = ["</tool_call>", "<|/tool_call|>", "<|END_ACTION|>", apertus::CALLS_END];
+const CLOSERS: [&str; 5] = ["</tool_call>", "</tool_calls>", "<|/tool_call|>", "<|END_ACTION|>", apertus::CALLS_END];
 
 /// Reads an object, or the first object of a list, as [`object`] does.
 pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {

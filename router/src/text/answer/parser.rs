@@ -147,9 +147,10 @@ impl AnswerParser {
     fn read_text(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
         let is_first = !self.has_content && self.num_calls == 0;
         let format = self.form.format.filter(|format| !self.form.tools.is_empty() || format.messages.is_some());
-        let anywhere = format.map_or(&[][..], |format| format.openers).iter();
-        let first =
-            format.map_or(&[][..], |format| format.first_openers).iter().chain(self.form.thinking.map(|t| &t.open));
+        let around_content = self.form.thinking.map_or(&[][..], |thinking| thinking.content);
+        let anywhere = format.map_or(&[][..], |format| format.openers).iter().chain(around_content.get(1));
+        let first = format.map_or(&[][..], |format| format.first_openers).iter();
+        let first = first.chain(self.form.thinking.map(|thinking| &thinking.open)).chain(around_content.first());
         let first = first.filter(|_| is_first);
         let is_blank = |text: &str| text.trim().is_empty();
         let find = |opener: &&'static str| self.text.find(*opener).map(|at| (at, *opener));
@@ -172,6 +173,11 @@ impl AnswerParser {
     fn read_head(&mut self, opener: &'static str, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
         if let Some(thinking) = self.form.thinking.filter(|thinking| thinking.open == opener) {
             return self.begin_thought(thinking.close);
+        }
+        if self.form.thinking.is_some_and(|thinking| thinking.content.contains(&opener)) {
+            self.is_after_mark = true;
+            self.state = State::Text;
+            return true;
         }
         let mut cursor = Cursor::new(&self.text, is_end);
         let head = match self.form.format {

@@ -96,6 +96,8 @@ fn objects_between_marks() {
         );
     }
     check("granite", &format!("<|tool_call|>[{call}, {call}]"), &[expected, expected]);
+    check("hunyuan", &format!("Hm.\n<tool_calls>[{call}, {call}]</tool_calls>"), &["Hm.", expected, expected]);
+    check("hunyuan", &format!("<tool_calls>\n[\n{call}\n]\n</tool_calls>\nDone"), &[expected, "Done"]);
     check("phi", &format!("<|tool_call|>[{call}]<|/tool_call|>"), &[expected]);
     check("phi", &format!("functools[{call}]"), &[expected]);
     let cohere = r#"{"tool_call_id": "0", "tool_name": "get", "parameters": {"city": "b"}}"#;
@@ -239,6 +241,28 @@ fn apertus_names_functions_by_keys() {
         &format!("<|inner_prefix|>Hm.<|inner_suffix|>{calls}"),
         &["~Hm.", expected[0], expected[1]],
     );
+}
+
+/// The forms of Hunyuan-A13B and ERNIE 4.5 Thinking.
+#[test]
+fn marks_around_content_are_left_out() {
+    let call = r#"{"name": "get", "arguments": {"city": "b"}}"#;
+    let expected = r#"get({"city": "b"})"#;
+    for mark in ["answer", "response"] {
+        let template = format!("</think> <{mark}> </{mark}>");
+        let form = |prompt| form("hunyuan", &template, prompt);
+        let text = format!("<think>\nHm.\n</think>\n\n<{mark}>\nYes, <{mark}> it is.\n</{mark}>\n");
+        check_form(&form(""), &text, &["~Hm.", &format!("Yes, <{mark}> it is.")]);
+        check_form(&form("<think>\n"), &format!("Hm.\n</think>\n<{mark}>\nYes"), &["~Hm.", "Yes"]);
+        check_form(&form(""), &format!("<{mark}>Yes</{mark}>"), &["Yes"]);
+        check_form(
+            &form(""),
+            &format!("<think>Hm.</think>\n<{mark}>\nSure.\n<tool_calls>[{call}]</tool_calls>\n</{mark}>"),
+            &["~Hm.", "Sure.", expected],
+        );
+    }
+    // Templates that do not know the marks have them in content.
+    check_form(&form("", "</think>", ""), "<answer>Yes</answer>", &["<answer>Yes</answer>"]);
 }
 
 #[test]
