@@ -166,6 +166,10 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
             let rest: Vec<&Tensor> = node.operands[2..].iter().map(|value| values.tensor(*value)).collect();
             model_ops::paged_attention([operand(0), operand(1)], &rest, spec, step)?
         }
+        Op::SharedAttention(spec) => {
+            let cached = [graph.state_spec(spec.keys).shape[0], node.shape.last_size().unwrap_or(0)];
+            model_ops::attend((operand(0), None), (cached, None), spec, step)?
+        }
         Op::RunningSum(state) => model_ops::running_sum(operand(0), *state, step)?,
         Op::ScaleByPosition(scale) => elementwise::scale_by_position(operand(0), operand(1), *scale)?,
         Op::Xielu => elementwise::xielu(operand(0), [1, 2, 3, 4].map(operand))?,
@@ -183,7 +187,7 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         Op::AllGather => model_ops::all_gather(operand(0), step.membership)?,
         Op::AddBias => model_ops::add_bias(operand(0), operand(1))?,
         Op::ScaleColumns => operand(0).broadcast_mul(operand(1))?, // [n, m]
-        Op::FirstColumns => model_ops::first_columns(operand(0), &node.shape)?,
+        Op::Columns { first } => model_ops::columns(operand(0), *first, &node.shape)?,
         Op::Join => model_ops::join(operand(0), operand(1))?,
         Op::Unary(function) => elementwise::unary(*function, operand(0))?,
         Op::Binary(function) => elementwise::binary(*function, operand(0), operand(1))?,

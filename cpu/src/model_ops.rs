@@ -150,13 +150,27 @@ pub(super) fn paged_attention(
     spec: &AttentionSpec,
     step: &Step<'_>,
 ) -> Result<Tensor> {
-    let AttentionSpec { keys, values, scale, window, soft_cap } = *spec;
-    let (num_tokens, num_heads, head_dim) = q.dims3()?;
-    let (_, num_kv_heads, _) = k.dims3()?;
-    let (v, sinks, value_dim) = match values {
+    let (v, sinks, value_dim) = match spec.values {
         ValuesIn::State(_) => (Some(rest[0]), rest.get(1), rest[0].dim(2)?),
         ValuesIn::Keys { value_dim } => (None, rest.first(), value_dim),
     };
+    let cached = [k.dim(1)?, value_dim];
+    let (k, v) = (View::new(k)?, v.map(View::new).transpose()?);
+    let written = [k.f32(), v.as_ref().map_or(&[][..], View::f32)];
+    attend((q, sinks.copied()), (cached, Some(written)), spec, step)
+}
+
+/// Attends to the contexts of all rows in a cache of `num_kv_heads` heads with values of `value_dim` numbers, after
+/// writing the step's keys and values to the cache, if there are any.
+pub(super) fn attend(
+    (q, sinks): (&Tensor, Option<&Tensor>),
+    ([num_kv_heads, value_dim], written): ([usize; 2], Option<[&[f32]; 2]>),
+    spec: &AttentionSpec,
+    step: &Step<'_>,
+) -> Result<Tensor> {
+    let AttentionSpec { keys, values: _, scale, window, soft_cap } = *spec;
+    let (num_tokens, num_heads, head_dim) = q.dims3()?;
+    let mut cache = step.state.cache(keys);
     let block_size = BLOCK_SIZE;
     let shape = AttentionShape { num_heads, num_kv_heads, head_dim, value_dim, block_size, scale, window, soft_cap };
     let row = |row: &backend::BatchRow| AttentionRow {
@@ -167,11 +181,10 @@ pub(super) fn paged_attention(
     };
     let rows: Vec<AttentionRow<'_>> = step.batch.rows.iter().map(row).collect();
     let mut out = vec![0.0; num_tokens * shape.out_width()]; // [tokens, heads, value_dim]
-    let mut cache = step.state.cache(keys);
-    let (k, v) = (View::new(k)?, v.map(View::new).transpose()?);
-    let values = v.as_ref().map_or(&[][..], View::f32);
-    kernels::attention::write_kv(&shape, &rows, [k.f32(), values], &mut cache);
-    let (q, sinks) = (View::new(q)?, sinks.map(|sinks| View::new(sinks)).transpose()?);
+    if let Some(written) = written {
+        kernels::attention::write_kv(&shape, &rows, written, &mut cache);
+    }
+    let (q, sinks) = (View::new(q)?, sinks.map(View::new).transpose()?);
     let queries = (q.f32(), sinks.as_ref().map(View::f32));
     kernels::attention::paged_attention(&shape, &rows, queries, &cache, &mut out);
     host::shaped(out, (num_tokens, num_heads, value_dim))
@@ -221,8 +234,8 @@ pub(super) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     x.broadcast_add(bias) // [n, out]
 }
 
-pub(super) fn first_columns(x: &Tensor, shape: &Shape) -> Result<Tensor> {
-    x.narrow(1, 0, shape.last_size().unwrap_or(0))?.contiguous() // [n, columns]
+pub(super) fn columns(x: &Tensor, first: usize, shape: &Shape) -> Result<Tensor> {
+    x.narrow(1, first, shape.last_size().unwrap_or(0))?.contiguous() // [n, columns]
 }
 
 pub(super) fn join(a: &Tensor, b: &Tensor) -> Result<Tensor> {

@@ -550,7 +550,7 @@ fn expert_work(decoder: &Graph, num_tokens: usize) -> (u64, u64) {
 /// Returns the heads and the settings of each attention layer of a decoder.
 fn attention_layers(decoder: &Graph, dtype: DType) -> impl Iterator<Item = (Heads, AttentionSpec)> + '_ {
     decoder.nodes().iter().filter_map(move |node| {
-        let Op::PagedAttention(spec) = node.op else { return None };
+        let (Op::PagedAttention(spec) | Op::SharedAttention(spec)) = node.op else { return None };
         let keys = &decoder.state_spec(spec.keys).shape;
         let [kv_heads, head_dim] = [keys[0], keys[1]];
         let value_dim = node.shape.last_size().unwrap_or(head_dim);

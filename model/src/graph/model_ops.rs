@@ -3,6 +3,7 @@
 //! Each builder checks its operands. It returns the handle of the result, or a [`GraphError`] with the operands' shapes
 //! and types and what the operation expects.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
@@ -159,6 +160,25 @@ impl Graph {
         let shape = self.node(q).shape.with_last(Dim::Fixed(value_dim));
         let dtype = self.dtype(q);
         Ok(self.push(op, vec![q, k], shape, dtype)) // [tokens, heads, value_dim]
+    }
+
+    /// [`Op::SharedAttention`] of queries `[tokens, heads, head_dim]` to keys and values that an earlier operation
+    /// writes to the states of `spec`.
+    pub fn shared_attention(&mut self, q: Value, spec: AttentionSpec) -> Result<Value, GraphError> {
+        let op = Op::SharedAttention(spec);
+        let writer = self.nodes().iter().find_map(|node| match &node.op {
+            Op::PagedAttention(other) if (other.keys, other.values) == (spec.keys, spec.values) => Some(node),
+            _ => None,
+        });
+        let value_dim = writer.and_then(|writer| writer.shape.last_size()).map(Dim::Fixed);
+        let is_valid = writer.is_some_and(|writer| self.has_keys([q, writer.operands[1]], &spec));
+        let expected = "[tokens, heads, head_dim] with the sizes of the keys' state, heads a multiple of kv_heads, a \
+                        window of at least 1 and at most that of the states, and an earlier operation that writes to \
+                        both states";
+        self.require(is_valid, &op, &[q], expected)?;
+        let shape = self.node(q).shape.with_last(value_dim.unwrap_or(Dim::Fixed(0)));
+        let dtype = self.dtype(q);
+        Ok(self.push(op, vec![q], shape, dtype)) // [tokens, heads, value_dim]
     }
 
     /// True if queries and keys fit each other and the state of the keys, and the keys have the same values wherever
@@ -337,20 +357,22 @@ impl Graph {
         Ok(self.push_like(op, vec![x, bias], x)) // [n, out]
     }
 
-    /// [`Op::ScaleColumns`] of x `[n, m]`, weight `[m]`.
+    /// [`Op::ScaleColumns`] of x `[n, m]`, weight `[m]` or `[1]`.
     pub fn scale_columns(&mut self, x: Value, weight: Value) -> Result<Value, GraphError> {
         let op = Op::ScaleColumns;
-        let fits = self.dims(x).len() == 2 && self.dims(weight) == &self.dims(x)[1..];
-        self.require(fits && self.dtype(weight).is_float(), &op, &[x, weight], "[n, m], [m], floats")?;
+        let is_one = self.dims(weight) == [Dim::Fixed(1)];
+        let fits = self.dims(x).len() == 2 && (is_one || self.dims(weight) == &self.dims(x)[1..]);
+        self.require(fits && self.dtype(weight).is_float(), &op, &[x, weight], "[n, m], [m] or [1], floats")?;
         Ok(self.push_like(op, vec![x, weight], x)) // [n, m]
     }
 
-    /// [`Op::FirstColumns`]: the first `num_columns` of x `[n, m]`.
-    pub fn first_columns(&mut self, x: Value, num_columns: usize) -> Result<Value, GraphError> {
-        let op = Op::FirstColumns;
-        let has_columns = self.node(x).shape.last_size().is_some_and(|size| size >= num_columns);
-        let expected = format!("[n, {num_columns} or more]");
+    /// [`Op::Columns`]: `columns` of x `[n, m]`.
+    pub fn columns(&mut self, x: Value, columns: Range<usize>) -> Result<Value, GraphError> {
+        let op = Op::Columns { first: columns.start };
+        let has_columns = self.node(x).shape.last_size().is_some_and(|size| size >= columns.end);
+        let expected = format!("[n, {} or more]", columns.end);
         self.require(self.dims(x).len() == 2 && has_columns, &op, &[x], &expected)?;
+        let num_columns = columns.len();
         let shape = self.node(x).shape.with_last(Dim::Fixed(num_columns));
         let dtype = self.dtype(x);
         Ok(self.push(op, vec![x], shape, dtype)) // [n, num_columns]

@@ -50,6 +50,9 @@ pub enum Op {
     /// first numbers of the keys. An optional last operand is the sinks `[heads]`: the sink of a head takes part in the
     /// softmax like the score, neither scaled nor capped, of a key whose value is zero.
     PagedAttention(AttentionSpec),
+    /// q `[tokens, heads, head_dim]` → `[tokens, heads, value_dim]`: as `PagedAttention`, but nothing is written. The
+    /// keys and values of the step's tokens are those that an earlier operation wrote to the same states.
+    SharedAttention(AttentionSpec),
     /// x `[tokens, n]` → the sum of each token's x and those of all earlier tokens of its row, `[tokens, n]`: the
     /// cumulative sum that linear recurrences need. The state keeps `[n]` for each slot, the sum of the row so far.
     RunningSum(StateId),
@@ -83,10 +86,10 @@ pub enum Op {
     AllGather,
     /// x `[n, out]`, bias `[out]` → x + bias.
     AddBias,
-    /// x `[n, m]`, weight `[m]` → x · weight.
+    /// x `[n, m]`, weight `[m]` or `[1]` → x · weight.
     ScaleColumns,
-    /// x `[n, m]` → the first columns of x. The shape of the result gives their number.
-    FirstColumns,
+    /// x `[n, m]` → the columns of x from the index `first` on. The shape of the result gives their number.
+    Columns { first: usize },
     /// a `[.., m]`, b `[.., n]` → the numbers of a, then those of b, along the last dimension, `[.., m + n]`.
     Join,
 
@@ -367,6 +370,7 @@ impl Op {
             Self::LayerNorm { .. } => "layer_norm",
             Self::Rotary(_) => "rotary",
             Self::PagedAttention(_) => "paged_attention",
+            Self::SharedAttention(_) => "shared_attention",
             Self::RunningSum(_) => "running_sum",
             Self::ScaleByPosition(_) => "scale_by_position",
             Self::Xielu => "xielu",
@@ -393,7 +397,7 @@ impl Op {
             Self::AllGather => "all_gather",
             Self::AddBias => "add_bias",
             Self::ScaleColumns => "scale_columns",
-            Self::FirstColumns => "first_columns",
+            Self::Columns { .. } => "columns",
             Self::Join => "join",
             Self::Unary(Unary::Negate) => "negate",
             Self::Unary(Unary::Abs) => "abs",

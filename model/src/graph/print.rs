@@ -60,7 +60,8 @@ impl fmt::Display for Node {
             Op::RmsNorm { eps, offset } | Op::LayerNorm { eps, offset } => write_norm(f, *eps, *offset)?,
             Op::Rotary(spec) => write_rotary(f, spec)?,
             Op::ScaleByPosition(PositionScale { beta, period }) => write!(f, " beta={beta} period={period}")?,
-            Op::PagedAttention(spec) => write_attention(f, spec)?,
+            Op::PagedAttention(spec) | Op::SharedAttention(spec) => write_attention(f, spec)?,
+            Op::Columns { first } => write!(f, " first={first}")?,
             Op::RunningSum(state) => write!(f, " state={}", state.index())?,
             Op::Route(spec) => write_route(f, *spec)?,
             Op::Experts(spec) => write_experts(f, *spec)?,
@@ -77,7 +78,6 @@ impl fmt::Display for Node {
             | Op::AllGather
             | Op::AddBias
             | Op::ScaleColumns
-            | Op::FirstColumns
             | Op::Join
             | Op::Unary(_)
             | Op::Binary(_)

@@ -131,6 +131,27 @@ fn values_have_a_width_of_their_own_and_stand_beside_their_keys() {
 }
 
 #[test]
+fn shared_attention_needs_a_layer_that_writes() {
+    let mut graph = Graph::default();
+    let dims = |heads, dim| Shape::new([Dim::Tokens, Dim::Fixed(heads), Dim::Fixed(dim)]);
+    let [q, k, v, narrow, odd] =
+        [(0, dims(4, 24)), (1, dims(2, 24)), (2, dims(2, 16)), (3, dims(4, 16)), (4, dims(3, 24))]
+            .map(|(index, shape)| graph.argument(index, shape, DType::F32));
+    let [keys, values] =
+        [("keys", 24), ("values", 16)].map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[2, dim], Some(9))));
+    let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: Some(9), soft_cap: None };
+    let error = graph.shared_attention(q, spec).unwrap_err().to_string();
+    assert!(error.contains("an earlier operation that writes to both states"), "{error}");
+    graph.paged_attention([q, k, v], None, spec).unwrap();
+    let attended = graph.shared_attention(q, spec).unwrap();
+    let printed = "shared_attention %0 keys=0 values=1 scale=1 window=9 : [tokens, 4, 16] float32";
+    assert_eq!(graph.node(attended).to_string(), printed);
+    assert!(graph.shared_attention(q, AttentionSpec { window: None, ..spec }).is_err());
+    assert!(graph.shared_attention(q, AttentionSpec { values: keys.into(), ..spec }).is_err());
+    assert!([narrow, odd].into_iter().all(|q| graph.shared_attention(q, spec).is_err()));
+}
+
+#[test]
 fn attention_reads_no_more_of_a_state_than_it_says() {
     let mut graph = Graph::default();
     let x = hidden(&mut graph, 96);
@@ -174,13 +195,13 @@ fn a_running_sum_checks_its_state() {
 }
 
 #[test]
-fn the_first_columns_are_there() {
+fn the_columns_are_there() {
     let mut graph = Graph::default();
     let x = hidden(&mut graph, 6);
-    let first = graph.first_columns(x, 5).unwrap();
-    assert_eq!(graph.node(first).shape.to_string(), "[tokens, 5]");
-    let error = graph.first_columns(x, 7).unwrap_err().to_string();
-    assert_eq!(error, "first_columns of [tokens, 6] float32: expected [n, 7 or more]");
+    let some = graph.columns(x, 1..5).unwrap();
+    assert_eq!(graph.node(some).to_string(), "columns %0 first=1 : [tokens, 4] float32");
+    let error = graph.columns(x, 2..7).unwrap_err().to_string();
+    assert_eq!(error, "columns of [tokens, 6] float32: expected [n, 7 or more]");
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Linear {
                 let padded = graph.all_gather(part, num_ranks)?; // [n, padded out]
                 // The padding is outside of the vocabulary, so it is cut off here.
                 let is_whole = num_outputs.is_multiple_of(num_ranks);
-                if is_whole { Ok(padded) } else { graph.first_columns(padded, num_outputs) } // [n, out]
+                if is_whole { Ok(padded) } else { graph.columns(padded, 0..num_outputs) } // [n, out]
             }
             Partition::Replicated | Partition::Column | Partition::Row | Partition::Vocab => {
                 graph.linear(x, weight, bias) // [n, out]; only this rank's outputs in a column layer

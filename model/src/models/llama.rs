@@ -75,7 +75,7 @@ mod tests {
         %1 = weight model.embed_tokens.weight Vocab : [26, 32] bfloat16
         %2 = linear %0, %1 : [rows, 26] float32
         %3 = all_gather %2 : [rows, 104] float32
-        %4 = first_columns %3 : [rows, 101] float32
+        %4 = columns %3 first=0 : [rows, 101] float32
         return %4
         ");
     }

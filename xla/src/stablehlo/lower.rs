@@ -72,21 +72,37 @@ impl Lowering {
 
     /// Writes the keys and values of the step, and attends to them.
     fn attend(&mut self, graph: &Graph, spec: &AttentionSpec, operands: &[Tensor]) -> Tensor {
-        let name = |id: StateId| &graph.state_spec(id).name;
         let [q, k, rest @ ..] = operands else { unreachable!("there are queries and keys") };
-        let keys = self.states[name(spec.keys)].clone();
-        let (values, v, sinks) = match spec.values {
-            ValuesIn::State(id) => (CachedValues::Array(self.states[name(id)].clone()), Some(&rest[0]), rest.get(1)),
-            ValuesIn::Keys { value_dim } => {
-                (CachedValues::InKeys { head_dim: q.dims()[2], value_dim }, None, rest.first())
-            }
+        let (v, sinks) = match spec.values {
+            ValuesIn::State(_) => (Some(&rest[0]), rest.get(1)),
+            ValuesIn::Keys { .. } => (None, rest.first()),
         };
+        let cache = self.cache(graph, spec, q);
         let rows = self.rows.as_ref().expect("decoders have rows");
         let batch = attention::Batch { rows, sizes: &self.sizes };
-        let cache = attention::write(&mut self.emitter, &Cache { keys, values }, (k, v), batch);
+        let cache = attention::write(&mut self.emitter, &cache, (k, v), batch);
         let arrays = std::iter::once(&cache.keys).chain(cache.values.array()).cloned();
-        self.states.extend(spec.states().map(name).cloned().zip(arrays));
+        let names = spec.states().map(|id| graph.state_spec(id).name.clone());
+        self.states.extend(names.zip(arrays));
         attention::attend(&mut self.emitter, (q, sinks), &cache, batch, spec)
+    }
+
+    /// Attends to keys and values that another layer has written.
+    fn attend_shared(&mut self, graph: &Graph, spec: &AttentionSpec, q: &Tensor) -> Tensor {
+        let cache = self.cache(graph, spec, q);
+        let rows = self.rows.as_ref().expect("decoders have rows");
+        let batch = attention::Batch { rows, sizes: &self.sizes };
+        attention::attend(&mut self.emitter, (q, None), &cache, batch, spec)
+    }
+
+    /// Returns the arrays of the states that a layer with the queries q `[tokens, heads, head_dim]` attends to.
+    fn cache(&self, graph: &Graph, spec: &AttentionSpec, q: &Tensor) -> Cache {
+        let array = |id: StateId| self.states[&graph.state_spec(id).name].clone();
+        let values = match spec.values {
+            ValuesIn::State(id) => CachedValues::Array(array(id)),
+            ValuesIn::Keys { value_dim } => CachedValues::InKeys { head_dim: q.dims()[2], value_dim },
+        };
+        Cache { keys: array(spec.keys), values }
     }
 
     #[expect(clippy::too_many_lines, reason = "an arm per operation, most of one line")]
@@ -117,6 +133,7 @@ impl Lowering {
             Op::LayerNorm { eps, offset } => model_ops::layer_norm(emitter, operands, *eps, *offset),
             Op::Rotary(spec) => model_ops::rotary(emitter, &operands[0], &operands[1], spec),
             Op::PagedAttention(spec) => self.attend(graph, spec, operands),
+            Op::SharedAttention(spec) => self.attend_shared(graph, spec, &operands[0]),
             Op::RunningSum(state) => {
                 let is_token = &self.rows.as_ref().expect("decoders have rows").is_token;
                 let name = &graph.state_spec(*state).name;
@@ -146,7 +163,9 @@ impl Lowering {
             Op::AllGather => emitter.all_gather(&operands[0], 1, self.sizes.num_devices),
             Op::AddBias => model_ops::add_bias(emitter, &operands[0], &operands[1]),
             Op::ScaleColumns => model_ops::scale_columns(emitter, &operands[0], &operands[1]),
-            Op::FirstColumns => emitter.slice(&operands[0], 1, 0..node.shape.last_size().unwrap_or(0)),
+            Op::Columns { first } => {
+                emitter.slice(&operands[0], 1, *first..first + node.shape.last_size().unwrap_or(0))
+            }
             Op::Join => {
                 let last = operands[0].dims().len() - 1;
                 emitter.concatenate(&[&operands[0], &operands[1]], last)

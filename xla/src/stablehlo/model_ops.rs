@@ -142,8 +142,13 @@ pub(super) fn add_bias(emitter: &mut Emitter, x: &Tensor, bias: &Tensor) -> Tens
 
 /// Multiplies the columns of x `[n, m]` by weight `[m]`.
 pub(super) fn scale_columns(emitter: &mut Emitter, x: &Tensor, weight: &Tensor) -> Tensor {
-    let weight = emitter.convert(weight, DType::F32); // [m]
-    let weight = emitter.broadcast(&weight, &[1], x.dims()); // [n, m]
+    let weight = emitter.convert(weight, DType::F32); // [m] or [1]
+    let weight = if weight.dims() == [1] {
+        let weight = emitter.reshape(&weight, &[]); // []
+        emitter.broadcast(&weight, &[], x.dims()) // [n, m]
+    } else {
+        emitter.broadcast(&weight, &[1], x.dims()) // [n, m]
+    };
     emitter.elementwise("multiply", &[x, &weight]) // [n, m]
 }
 

@@ -276,8 +276,7 @@ fn nothing_of_a_row_gets_into_another() {
     }
 }
 
-/// The second layer writes the keys and values of the first to the same state again, and attends to them with its own
-/// queries.
+/// The second layer attends to the keys and values of the first with queries of its own, and a shorter window.
 #[test]
 fn a_layer_reads_the_state_of_another() {
     let (lens, mut numbers) = (vec![(20, 5), (3, 1)], Numbers::new(4));
@@ -287,10 +286,9 @@ fn a_layer_reads_the_state_of_another() {
     let mut graph = Graph::clone(&case.graph);
     let second = tokens(&mut graph, 3, &[4, 8]);
     let node = graph.node(graph.outputs()[0]).clone();
-    let (Op::PagedAttention(spec), [_, k, v]) = (&node.op, node.operands.as_slice()) else {
-        panic!("the case is a layer of attention")
-    };
-    let outputs = [graph.outputs()[0], graph.paged_attention([second, *k, *v], None, *spec).unwrap()];
+    let Op::PagedAttention(spec) = &node.op else { panic!("the case is a layer of attention") };
+    let narrower = AttentionSpec { window: Some(7), ..*spec };
+    let outputs = [graph.outputs()[0], graph.shared_attention(second, narrower).unwrap()];
     case.graph = graph.finish(&outputs);
     case.arguments.push(floats(&[6, 4, 8], numbers.short_floats(6 * 4 * 8)));
     case.check(&[tolerance(DType::F32), tolerance(DType::F32)]);

@@ -101,7 +101,7 @@ proptest! {
                 return (graph.finish(&[part]), specs);
             }
             let padded = graph.all_gather(part, num_ranks).unwrap();
-            let joined = graph.first_columns(padded, vocab_size).unwrap();
+            let joined = graph.columns(padded, 0..vocab_size).unwrap();
             (graph.finish(&[joined]), specs)
         };
         let mut numbers = Numbers::new(seed);
@@ -125,7 +125,7 @@ proptest! {
                 return (graph.finish(&[hidden, part]), specs);
             }
             let padded = graph.all_gather(part, num_ranks).unwrap();
-            let joined = graph.first_columns(padded, vocab_size).unwrap();
+            let joined = graph.columns(padded, 0..vocab_size).unwrap();
             (graph.finish(&[hidden, joined]), specs)
         };
         let mut numbers = Numbers::new(seed);
@@ -152,7 +152,7 @@ proptest! {
             }
             let hidden = graph.all_reduce(summand).unwrap();
             let padded = graph.all_gather(part, num_ranks).unwrap();
-            let joined = graph.first_columns(padded, vocab_size).unwrap();
+            let joined = graph.columns(padded, 0..vocab_size).unwrap();
             (graph.finish(&[hidden, joined]), specs)
         };
         let mut numbers = Numbers::new(seed);

@@ -58,6 +58,7 @@ fn test_of(op: &Op) -> &'static str {
         Op::RmsNorm { .. } | Op::LayerNorm { .. } => "norms",
         Op::Rotary(_) => "rotary_turns",
         Op::PagedAttention(_) => "prompts_attend_to_their_contexts",
+        Op::SharedAttention(_) => "a_layer_reads_the_state_of_another",
         Op::RunningSum(_) => "sums_go_on_where_slots_left_them",
         Op::ScaleByPosition(_) => "factors_grow_with_positions",
         Op::Xielu => "xielu_has_weights",
@@ -66,8 +67,7 @@ fn test_of(op: &Op) -> &'static str {
         Op::Experts(_) => "experts_of_two_devices",
         Op::AllReduce => "parts_of_inputs_are_summed",
         Op::AllGather => "parts_of_outputs_are_joined",
-        Op::AddBias | Op::ScaleColumns => "biases_and_sums",
-        Op::FirstColumns => "parts_of_outputs_are_joined",
+        Op::AddBias | Op::ScaleColumns | Op::Columns { .. } => "biases_and_sums",
         Op::Unary(Unary::Negate | Unary::Abs | Unary::Exp) => "functions_of_elements",
         Op::Unary(Unary::ReciprocalRoot) => "biases_and_sums",
         Op::Binary(Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide) => "functions_of_elements",
@@ -106,7 +106,7 @@ fn tests_of_operations_exist() {
     ];
     let graphs = text::graphs();
     let mut ops: Vec<Op> = graphs.iter().flat_map(|graph| graph.nodes()).map(|node| node.op.clone()).collect();
-    ops.extend([Op::AllReduce, Op::AllGather, Op::AddBias, Op::FirstColumns, Op::ScaleColumns]);
+    ops.extend([Op::AllReduce, Op::AllGather, Op::AddBias, Op::Columns { first: 0 }, Op::ScaleColumns]);
     ops.extend([Op::LayerNorm { eps: 0.0, offset: 0.0 }, Op::Activate(Activation::Gelu)]);
     ops.extend([Op::HeadLinear, Op::Join, Op::Unary(Unary::ReciprocalRoot)]);
     ops.push(Op::Xielu);

@@ -332,6 +332,10 @@ proptest! {
         let bias = graph.weight(&spec);
         let shifted = graph.add_bias(y, bias).unwrap();
         let scaled = graph.scale_columns(y, bias).unwrap();
+        let one_weight = weight("one weight", &[1], dtype);
+        let factor = graph.weight(&one_weight);
+        let scaled = graph.scale_columns(scaled, factor).unwrap();
+        let last = graph.columns(y, size / 3..size).unwrap();
         let sum = graph.binary(Binary::Add, x, y).unwrap();
         let squares = graph.binary(Binary::Multiply, x, x).unwrap();
         let squares = graph.sum_columns(squares).unwrap();
@@ -339,15 +343,15 @@ proptest! {
         let squares = graph.binary(Binary::Add, squares, one).unwrap();
         let root = graph.unary(Unary::ReciprocalRoot, squares).unwrap();
         let normed = graph.binary(Binary::Multiply, x, root).unwrap();
-        let graph = graph.finish(&[shifted, scaled, sum, normed]);
+        let graph = graph.finish(&[shifted, scaled, sum, normed, last]);
         let mut numbers = Numbers::new(seed);
         let len = num_rows * size;
         let arguments = [(); 2].map(|()| floats(&[num_rows, size], numbers.floats(len, 2.0))).to_vec();
         let mut case = Case::plain(graph, num_rows, arguments);
-        case.weights = vec![(spec, numbers.floats(size, 2.0))];
+        case.weights = vec![(spec, numbers.floats(size, 2.0)), (one_weight, numbers.floats(1, 2.0))];
         // IEEE 754 defines a single sum or product to the bit. The sum of all squares depends on the order.
         let normed = Tolerance::Close { relative: 2e-6, absolute: 0.0 };
-        case.check(&[Tolerance::Exact, Tolerance::Exact, Tolerance::Exact, normed]);
+        case.check(&[Tolerance::Exact, Tolerance::Exact, Tolerance::Exact, normed, Tolerance::Exact]);
     }
 }
 
