@@ -34,6 +34,11 @@ pub(crate) struct AttentionForm {
     pub(crate) soft_cap: Option<f32>,
     /// True if each head has a sink: a learned score, without a value, that takes part in the softmax.
     pub(crate) has_sinks: bool,
+    /// True if there is no projection of values: a value is its key before the key is normalised and rotated.
+    pub(crate) has_keys_as_values: bool,
+    /// If set, each value is divided by its root mean square. The field is the number that is added to the mean of the
+    /// squares.
+    pub(crate) value_norm: Option<f32>,
 }
 
 /// The normalisation of queries and keys.
@@ -59,6 +64,8 @@ pub(crate) struct AttentionLayer {
     pub(crate) rotary: Option<Arc<RotarySpec>>,
     /// The maximum number of keys that a query attends to, its own key included; `None` means no limit.
     pub(crate) window: Option<usize>,
+    /// The index of the earlier layer to whose keys and values this layer attends; `None` if it has its own.
+    pub(crate) shares: Option<usize>,
 }
 
 /// The scopes of the weights of a [`SelfAttention`] layer.
@@ -127,17 +134,15 @@ impl SelfAttention {
 
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
-        let head_dim = self.form.head_dim;
-        // The three projections come first, so that a backend can compute them together.
+        // The projections come first, so that a backend can compute them together.
         let q = self.q.apply(graph, x)?; // [tokens, heads * head_dim]
-        let k = self.k.apply(graph, x)?; // [tokens, kv_heads * head_dim]
-        let v = self.v.apply(graph, x)?; // [tokens, kv_heads * head_dim]
-        let [q, k, v] = match self.form.clip {
-            Some(limit) => [graph.clip(q, limit)?, graph.clip(k, limit)?, graph.clip(v, limit)?],
-            None => [q, k, v],
+        let projected = match self.layer.shares {
+            Some(_) => None,
+            None => Some(self.project(graph, x)?), // twice [tokens, kv_heads * head_dim]
         };
+        let q = self.clipped(graph, q)?; // [tokens, heads * head_dim]
         let q = self.heads(graph, q, &self.q_norm)?; // [tokens, heads, head_dim]
-        let k = self.heads(graph, k, &self.k_norm)?; // [tokens, kv_heads, head_dim]
+        let own = projected.map(|projected| self.keys_and_values(graph, projected)).transpose()?;
         let q = match self.form.query_growth {
             Some(growth) => {
                 let positions = graph.input(Input::Positions); // [tokens]
@@ -145,22 +150,54 @@ impl SelfAttention {
             }
             None => q,
         };
-        let v = graph.reshape(v, &[self.v.num_local_outputs() / head_dim, head_dim])?; // [tokens, kv_heads, head_dim]
         let AttentionForm { scale, soft_cap, .. } = self.form;
-        let [keys, values] = [("keys", k), ("values", v)].map(|(name, value)| self.state(graph, name, value));
+        let [keys, values] = ["keys", "values"].map(|name| self.state(graph, name));
         let spec = AttentionSpec { keys, values: values.into(), scale, window: self.layer.window, soft_cap };
-        let sinks = self.sinks.as_ref().map(|sinks| graph.weight(sinks)); // [heads]
-        let attended = graph.paged_attention([q, k, v], sinks, spec)?; // [tokens, heads, head_dim]
+        let attended = match own {
+            Some([k, v]) => {
+                let sinks = self.sinks.as_ref().map(|sinks| graph.weight(sinks)); // [heads]
+                graph.paged_attention([q, k, v], sinks, spec)? // [tokens, heads, head_dim]
+            }
+            None => graph.shared_attention(q, spec)?, // [tokens, heads, head_dim]
+        };
         let attended = graph.reshape(attended, &[self.q.num_local_outputs()])?; // [tokens, heads * head_dim]
         self.o.apply(graph, attended) // [tokens, hidden]
     }
 
-    /// Declares the state that keeps `value`, `[tokens, kv_heads, head_dim]`, and returns its id.
-    fn state(&self, graph: &mut Graph, name: &str, value: Value) -> StateId {
-        let AttentionLayer { layer, rotary: _, window } = &self.layer;
-        let shape = &graph.node(value).shape;
-        let head_dim = shape.last_size().unwrap_or_default();
-        let shape = [shape.fixed_len() / head_dim.max(1), head_dim];
+    /// Returns the projections of x `[tokens, hidden]` to keys and values, each `[tokens, kv_heads * head_dim]`.
+    fn project(&self, graph: &mut Graph, x: Value) -> Result<[Value; 2], GraphError> {
+        let k = self.k.apply(graph, x)?; // [tokens, kv_heads * head_dim]
+        let v = if self.form.has_keys_as_values { k } else { self.v.apply(graph, x)? };
+        Ok([k, v])
+    }
+
+    /// Returns the keys and values of these projections, each `[tokens, kv_heads, head_dim]`.
+    fn keys_and_values(&self, graph: &mut Graph, [k, v]: [Value; 2]) -> Result<[Value; 2], GraphError> {
+        let k = self.clipped(graph, k)?; // [tokens, kv_heads * head_dim]
+        let v = self.clipped(graph, v)?; // [tokens, kv_heads * head_dim]
+        let k = self.heads(graph, k, &self.k_norm)?; // [tokens, kv_heads, head_dim]
+        let v = graph.reshape(v, &self.cached_shape())?; // [tokens, kv_heads, head_dim]
+        let v = match self.form.value_norm {
+            Some(eps) => graph.rms_norm(v, None, eps, 0.0)?, // [tokens, kv_heads, head_dim]
+            None => v,
+        };
+        Ok([k, v])
+    }
+
+    fn clipped(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        self.form.clip.map_or(Ok(x), |limit| graph.clip(x, limit)) // as x
+    }
+
+    /// Returns this rank's number of KV heads, and the size of a key or value.
+    fn cached_shape(&self) -> [usize; 2] {
+        let head_dim = self.form.head_dim;
+        [self.k.num_local_outputs() / head_dim, head_dim]
+    }
+
+    /// Declares the state of the keys or values to which the layer attends, and returns its id.
+    fn state(&self, graph: &mut Graph, name: &str) -> StateId {
+        let AttentionLayer { layer, rotary: _, window, shares } = &self.layer;
+        let (layer, shape) = (shares.unwrap_or(*layer), self.cached_shape());
         graph.state(&StateSpec::of_tokens(format!("layers.{layer}.{name}"), &shape, *window))
     }
 

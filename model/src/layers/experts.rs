@@ -33,6 +33,19 @@ pub(crate) struct RouterForm {
     pub(crate) bias: Option<ChoiceBias>,
     /// The factor of the weights of the chosen experts, a positive number.
     pub(crate) factor: f32,
+    pub(crate) scales: Option<RouterScales>,
+}
+
+/// Learned factors in the choice of experts, with the names of their tensors in the scope of the mixture.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RouterScales {
+    /// The tensor `[hidden]` by which the router's input is multiplied, after it is normalised by its root mean square
+    /// and divided by the square root of its size.
+    pub(crate) input: &'static str,
+    /// The number that is added to the mean of the input's squares.
+    pub(crate) eps: f32,
+    /// The tensor `[experts]` by which the weights of the chosen experts are multiplied.
+    pub(crate) output: &'static str,
 }
 
 /// The name of the tensor of the biases of a choice.
@@ -81,6 +94,16 @@ struct Router {
     spec: RouterSpec,
     bias: Option<WeightSpec>,
     factor: f32,
+    scales: Option<Scales>,
+}
+
+#[derive(Debug, Clone)]
+struct Scales {
+    eps: f32,
+    /// `[hidden]`
+    input: WeightSpec,
+    /// `[experts]`
+    output: WeightSpec,
 }
 
 #[derive(Debug, Clone)]
@@ -92,28 +115,44 @@ struct SharedExpert {
 impl RouterForm {
     /// Returns the choice by a softmax over the outputs of the layer `name`, without biases and factor.
     pub(crate) fn softmax(name: &'static str, num_chosen: usize, is_normalised: bool) -> Self {
-        Self { name, is_f32: false, spec: RouterSpec::softmax(num_chosen, is_normalised), bias: None, factor: 1.0 }
+        let spec = RouterSpec::softmax(num_chosen, is_normalised);
+        Self { name, is_f32: false, spec, bias: None, factor: 1.0, scales: None }
     }
 }
 
 impl Router {
     fn new(scope: &WeightScope, form: &RouterForm, size: LinearSize) -> Self {
-        let RouterForm { name, is_f32, spec, bias, factor } = *form;
+        let RouterForm { name, is_f32, spec, bias, factor, scales } = *form;
         let f32_scope = scope.with_dtype(FloatType::F32);
         let bias = bias.map(|bias| match bias {
             ChoiceBias::Vector(name) => f32_scope.weight(name, &[size.num_outputs], Partition::Replicated),
             ChoiceBias::Row(name) => f32_scope.weight(name, &[1, size.num_outputs], Partition::Replicated),
         });
+        let scales = scales.map(|RouterScales { input, eps, output }| {
+            let weight = |name: &str, size: usize| scope.weight(name, &[size], Partition::Replicated);
+            Scales { eps, input: weight(input, size.num_inputs), output: weight(output, size.num_outputs) }
+        });
         let scope = if is_f32 { &f32_scope } else { scope };
-        Self { scores: Linear::whole(&scope.child(name), size), spec, bias, factor }
+        Self { scores: Linear::whole(&scope.child(name), size), spec, bias, factor, scales }
     }
 
     /// x `[tokens, hidden]` → the weights of the experts, `[tokens, experts]`.
     fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        let x = match &self.scales {
+            Some(Scales { eps, input, .. }) => {
+                let weight = graph.weight(input); // [hidden]
+                let normed = graph.rms_norm(x, weight, *eps, 0.0)?; // [tokens, hidden]
+                graph.scale(normed, (input.shape[0] as f32).powf(-0.5))? // [tokens, hidden]
+            }
+            None => x,
+        };
         let scores = self.scores.apply(graph, x)?; // [tokens, experts]
         let bias = self.bias.as_ref().map(|bias| graph.weight(bias)); // [experts] or [1, experts]
         let mixture = graph.route(scores, bias, self.spec)?; // [tokens, experts]
-        graph.scale(mixture, self.factor) // [tokens, experts]
+        let mixture = graph.scale(mixture, self.factor)?; // [tokens, experts]
+        let Some(Scales { output, .. }) = &self.scales else { return Ok(mixture) };
+        let output = graph.weight(output); // [experts]
+        graph.scale_columns(mixture, output) // [tokens, experts]
     }
 }
 
@@ -162,9 +201,10 @@ impl Experts {
         Self { shared: Some(SharedExpert { gate, mlp }), ..self }
     }
 
-    /// x `[tokens, hidden]` → the same shape.
-    pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
-        let mixture = self.router.apply(graph, x)?; // [tokens, experts]
+    /// x `[tokens, hidden]` → the same shape. The router reads `for_router`, which may be x or another value of that
+    /// shape.
+    pub(crate) fn apply(&self, graph: &mut Graph, [x, for_router]: [Value; 2]) -> Result<Value, GraphError> {
+        let mixture = self.router.apply(graph, for_router)?; // [tokens, experts]
         let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|spec| graph.weight(spec)); // [experts, ..]
         let biases = self.biases.as_ref().map(|biases| biases.each_ref().map(|spec| graph.weight(spec))); // [experts, ..]
         let spec = ExpertsSpec { num_chosen: self.router.spec.num_chosen, gating: self.gating };

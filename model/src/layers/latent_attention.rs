@@ -121,7 +121,7 @@ impl LatentAttention {
         let k_rope = graph.reshape(k_rope, &[1, rope])?; // [tokens, 1, rope]
         let k_rope = self.rotated(graph, k_rope)?; // [tokens, 1, rope]
         let k = graph.join(latent, k_rope)?; // [tokens, 1, kv_lora_rank + rope]
-        let AttentionLayer { layer, rotary: _, window } = &self.layer;
+        let AttentionLayer { layer, rotary: _, window, shares: _ } = &self.layer;
         let state = StateSpec::of_tokens(format!("layers.{layer}.latents"), &[1, kv_lora_rank + rope], *window);
         let keys = graph.state(&state);
         let values = ValuesIn::Keys { value_dim: kv_lora_rank };

@@ -24,6 +24,9 @@ pub(crate) enum RotaryScaling {
     /// Each frequency is divided by its own factor (Ding et al., 2024). Rotated vectors are multiplied by
     /// `attention_factor`.
     LongRope { factors: Vec<f64>, attention_factor: f64 },
+    /// Only the pairs with the `num_rotated` highest frequencies are rotated, and positions are divided by `factor`
+    /// (Gemma 4).
+    Proportional { num_rotated: usize, factor: f64 },
 }
 
 /// The parameters of [`RotaryScaling::Yarn`].
@@ -47,7 +50,8 @@ impl RotaryScaling {
         let theta = match self {
             // With this exponent the highest frequency is kept, and the lowest frequency is divided most.
             Self::Dynamic { factor } => theta * (factor * factor - (factor - 1.0)).powf(dim / (dim - 2.0)),
-            Self::Default | Self::Linear { .. } | Self::Llama3 { .. } | Self::Yarn(_) | Self::LongRope { .. } => theta,
+            Self::Default | Self::Linear { .. } | Self::Llama3 { .. } | Self::Yarn(_) => theta,
+            Self::LongRope { .. } | Self::Proportional { .. } => theta,
         };
         let scaled = |index: usize| {
             let frequency = theta.powf(-2.0 * index as f64 / dim);
@@ -64,11 +68,14 @@ impl RotaryScaling {
                     divided * frequency / yarn.factor + (1.0 - divided) * frequency
                 }
                 Self::LongRope { factors, .. } => frequency / factors[index],
+                Self::Proportional { num_rotated, factor } if index < *num_rotated => frequency / factor,
+                Self::Proportional { .. } => 0.0,
             }
         };
         let amplitude = match self {
             Self::Yarn(Yarn { attention_factor, .. }) | Self::LongRope { attention_factor, .. } => *attention_factor,
             Self::Default | Self::Linear { .. } | Self::Dynamic { .. } | Self::Llama3 { .. } => 1.0,
+            Self::Proportional { .. } => 1.0,
         };
         let frequencies = (0..rotary_dim / 2).map(|index| scaled(index) as f32).collect();
         RotarySpec { frequencies, amplitude: amplitude as f32, pairing }
@@ -137,6 +144,11 @@ mod tests {
         let scaling = RotaryScaling::LongRope { factors: vec![1.0, 2.0, 4.0, 10.0], attention_factor: 1.5 };
         check(&scaling, &[1.0, 0.05, 0.0025, 0.0001]);
         assert_eq!(scaling.spec(10_000.0, 8, Pairing::Halves).amplitude, 1.5);
+    }
+
+    #[test]
+    fn low_frequencies_may_be_zero() {
+        check(&RotaryScaling::Proportional { num_rotated: 2, factor: 4.0 }, &[0.25, 0.025, 0.0, 0.0]);
     }
 
     #[test]

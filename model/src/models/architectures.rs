@@ -6,7 +6,7 @@ use numbers::FloatType;
 
 use super::{
     Config, Model, ModelError, apertus, cohere, cwm, deepseek, dots1, ernie, ernie4_5_moe, exaone_moe, exaone4, falcon,
-    gemma, gemma2, gemma3, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan,
+    gemma, gemma2, gemma3, gemma4, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan,
     hunyuan_moe, internlm3, llama, minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron, olmo, olmo2, opt,
     persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
 };
@@ -41,6 +41,9 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("Gemma2ForCausalLM", gemma2::build),
     ("Gemma3ForCausalLM", gemma3::build),
     ("Gemma3ForConditionalGeneration", gemma3::build),
+    ("Gemma4ForCausalLM", gemma4::build),
+    ("Gemma4ForConditionalGeneration", gemma4::build),
+    ("Gemma4UnifiedForConditionalGeneration", gemma4::build_unified),
     ("GemmaForCausalLM", gemma::build),
     ("Glm4ForCausalLM", glm::build_glm4),
     ("Glm4MoeForCausalLM", glm4_moe::build),

@@ -22,6 +22,7 @@ const OUTER: [&[&str]; 5] = [
 const IMAGE_POSITIONS: [&str; 2] = ["mrope_interleaved", "mrope_section"];
 
 const LLAVA_TOWERS: [&str; 2] = ["vision_tower", "multi_modal_projector"];
+const GEMMA4_TOWERS: [&str; 5] = ["audio_tower", "embed_audio", "embed_vision", "vision_embedder", "vision_tower"];
 const QWEN_TOWERS: [&str; 1] = ["visual"];
 
 /// A composite architecture.
@@ -58,6 +59,34 @@ const GEMMA3: Text = Text {
         ("rope_theta", "1000000.0"),
         ("sliding_window", "4096"),
         ("vocab_size", "262208"),
+    ],
+    unused_rotary_keys: &[],
+};
+const GEMMA4: Text = Text {
+    model_type: "gemma4_text",
+    defaults: &[
+        ("eos_token_id", "1"),
+        ("hidden_size", "2304"),
+        ("intermediate_size", "9216"),
+        ("max_position_embeddings", "131072"),
+        ("num_attention_heads", "8"),
+        ("num_hidden_layers", "30"),
+        ("num_key_value_heads", "4"),
+        ("vocab_size", "262144"),
+    ],
+    unused_rotary_keys: &[],
+};
+const GEMMA4_UNIFIED: Text = Text {
+    model_type: "gemma4_unified_text",
+    defaults: &[
+        ("eos_token_id", "1"),
+        ("hidden_size", "2304"),
+        ("intermediate_size", "9216"),
+        ("max_position_embeddings", "262144"),
+        ("num_attention_heads", "8"),
+        ("num_hidden_layers", "30"),
+        ("num_key_value_heads", "4"),
+        ("vocab_size", "262144"),
     ],
     unused_rotary_keys: &[],
 };
@@ -144,8 +173,14 @@ const QWEN3_VL_MOE: Text = Text {
     unused_rotary_keys: &IMAGE_POSITIONS,
 };
 
-const COMPOSITES: [Composite; 4] = [
+const COMPOSITES: [Composite; 6] = [
     Composite { architecture: "Gemma3ForConditionalGeneration", texts: &[GEMMA3], towers: &LLAVA_TOWERS },
+    Composite { architecture: "Gemma4ForConditionalGeneration", texts: &[GEMMA4], towers: &GEMMA4_TOWERS },
+    Composite {
+        architecture: "Gemma4UnifiedForConditionalGeneration",
+        texts: &[GEMMA4_UNIFIED],
+        towers: &GEMMA4_TOWERS,
+    },
     Composite {
         architecture: "Mistral3ForConditionalGeneration",
         texts: &[MISTRAL, MINISTRAL3, MISTRAL4],

@@ -33,10 +33,12 @@ const OTHER_NAMES: [(&str, &str); 9] = [
 
 /// The maximum accepted sizes, several times the sizes of the largest existing models. With these sizes, the number of
 /// bytes of a weight does not overflow.
-const MAX_SIZES: [(&str, usize); 19] = [
+const MAX_SIZES: [(&str, usize); 23] = [
     ("ffn_hidden_size", 1 << 26),
+    ("global_head_dim", 1 << 16),
     ("head_dim", 1 << 16),
     ("hidden_size", 1 << 20),
+    ("hidden_size_per_layer_input", 1 << 16),
     ("intermediate_size", 1 << 26),
     ("moe_intermediate_size", 1 << 26),
     ("moe_num_experts", 1 << 14),
@@ -46,6 +48,7 @@ const MAX_SIZES: [(&str, usize); 19] = [
     ("n_shared_experts", 1 << 10),
     ("num_attention_heads", 1 << 16),
     ("num_experts", 1 << 14),
+    ("num_global_key_value_heads", 1 << 16),
     ("num_hidden_layers", 1 << 12),
     ("num_key_value_heads", 1 << 16),
     ("num_local_experts", 1 << 14),
@@ -53,6 +56,7 @@ const MAX_SIZES: [(&str, usize); 19] = [
     ("shared_expert_intermediate_size", 1 << 26),
     ("shared_intermediate_size", 1 << 26),
     ("vocab_size", proto::MAX_VOCAB_SIZE),
+    ("vocab_size_per_layer_input", proto::MAX_VOCAB_SIZE),
 ];
 /// The maximum accepted size of all other keys.
 const MAX_SIZE: usize = i32::MAX as usize;

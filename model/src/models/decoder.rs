@@ -12,8 +12,8 @@ use super::{Config, Model, ModelError, rope_config};
 use crate::graph::{Activation, Gating, Graph, Input, Pairing, Partition, RotarySpec, Section, Value};
 use crate::layers::{
     AttentionForm, AttentionLayer, AttentionScopes, Embedding, ExpertNames, Experts, ExpertsSize, Head,
-    LatentAttention, LatentForm, Linear, LinearSize, Mlp, MlpSize, Norm, NormForm, QueryKeyNorm, RouterForm,
-    SelfAttention, WeightScope,
+    LatentAttention, LatentForm, LayerInput, LayerInputs, LayerInputsForm, Linear, LinearSize, Mlp, MlpSize, Norm,
+    NormForm, QueryKeyNorm, RouterForm, SelfAttention, WeightScope,
 };
 
 /// The description of a causal language model.
@@ -40,8 +40,14 @@ pub(super) struct Decoder {
     pub(super) mlp_form: MlpForm,
     /// The network that replaces `mlp` in the layers that have experts.
     pub(super) experts: Option<ExpertsForm>,
+    /// The norms of a mixture of experts that stands beside the feed-forward network, and does not replace it.
+    pub(super) beside: Option<BesideNorms>,
     /// The properties of each layer.
     pub(super) layers: Vec<LayerForm>,
+    /// The vectors of each token that single layers read.
+    pub(super) layer_inputs: Option<LayerInputsForm>,
+    /// The tensor `[1]` by which the output of each layer is multiplied.
+    pub(super) layer_factor: Option<&'static str>,
     /// The factor by which the outputs of attention and feed-forward network are multiplied before they are added to
     /// the hidden state.
     pub(super) residual_multiplier: f32,
@@ -139,11 +145,27 @@ pub(super) struct LayerForm {
     /// The maximum number of keys that a query attends to, its own key included; `None` means no limit.
     pub(super) window: Option<usize>,
     pub(super) has_experts: bool,
+    /// The form of attention, if it is another one than that of the model.
+    pub(super) attention: Option<AttentionForm>,
+    /// The earlier layer to whose keys and values this layer attends; `None` if it has its own.
+    pub(super) shares: Option<usize>,
+    /// The width of the feed-forward network, if it is another one than that of the model.
+    pub(super) intermediate_size: Option<usize>,
+}
+
+/// The names of the norms of a feed-forward network's output, and of the input and the output of the experts beside it.
+/// Both networks read the same hidden state, and their outputs are added.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BesideNorms {
+    pub(super) after_mlp: &'static str,
+    pub(super) before_experts: &'static str,
+    pub(super) after_experts: &'static str,
 }
 
 /// A mixture of experts, with the names of its weights.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExpertsForm {
+    /// The scope in the layer; empty for that of the layer.
     pub(super) scope: &'static str,
     pub(super) names: ExpertNames,
     pub(super) gating: Gating,
@@ -246,6 +268,8 @@ impl Decoder {
                 query_growth: None,
                 soft_cap: None,
                 has_sinks: false,
+                has_keys_as_values: false,
+                value_norm: None,
             },
             projections: Projections::Separate,
             latent: None,
@@ -256,9 +280,19 @@ impl Decoder {
                 activation: activation(config)?,
             },
             experts: None,
+            beside: None,
+            layer_inputs: None,
+            layer_factor: None,
             mlp_form: MlpForm::Gated { gate: "gate_proj", up: "up_proj", down: "down_proj" },
             layers: vec![
-                LayerForm { rotary: Some(rotary), window: None, has_experts: false };
+                LayerForm {
+                    rotary: Some(rotary),
+                    window: None,
+                    has_experts: false,
+                    attention: None,
+                    shares: None,
+                    intermediate_size: None,
+                };
                 config.size("num_hidden_layers")?
             ],
             residual_multiplier: 1.0,
@@ -341,10 +375,20 @@ impl Decoder {
             hidden = graph.add(hidden, position)?; // [tokens, hidden]
         }
         hidden = self.maybe_normed(&mut graph, &base, self.embedding_norm, hidden)?; // [tokens, hidden]
+        let inputs = self.layer_inputs.as_ref().map(|form| LayerInputs::new(&base, form, self.layers.len()));
+        let inputs = inputs.map(|inputs| inputs.apply(&mut graph, tokens, hidden)).transpose()?; // [tokens, layers * size]
         for layer in 0..self.layers.len() {
             let scope = base.child(self.names.layers).child(layer);
             let scope = if self.has_transposed_matrices { scope.transposed() } else { scope };
             hidden = self.layer(&mut graph, &scope, layer, hidden)?; // [tokens, hidden]
+            if let (Some(form), Some(inputs)) = (&self.layer_inputs, inputs) {
+                let input = LayerInput::new(&scope, form, layer);
+                hidden = input.apply(&mut graph, hidden, inputs)?; // [tokens, hidden]
+            }
+            if let Some(name) = self.layer_factor {
+                let factor = graph.weight(&scope.weight(name, &[1], Partition::Replicated)); // [1]
+                hidden = graph.scale_columns(hidden, factor)?; // [tokens, hidden]
+            }
         }
         let hidden = self.normed(&mut graph, &base, self.names.last_norm, hidden)?; // [tokens, hidden]
         let scope = self.root.child(self.names.head);
@@ -368,7 +412,7 @@ impl Decoder {
                 let attended = self.maybe_normed(graph, scope, after_attention, attended)?; // [tokens, hidden]
                 let x = self.joined(graph, x, attended)?; // [tokens, hidden]
                 let normed = self.maybe_normed(graph, scope, before_mlp, x)?; // [tokens, hidden]
-                let transformed = self.transform(graph, scope, layer, normed)?; // [tokens, hidden]
+                let transformed = self.transform(graph, scope, layer, [x, normed])?; // [tokens, hidden]
                 let transformed = self.maybe_normed(graph, scope, after_mlp, transformed)?; // [tokens, hidden]
                 self.joined(graph, x, transformed) // [tokens, hidden]
             }
@@ -380,7 +424,7 @@ impl Decoder {
                 } else {
                     self.normed(graph, scope, before_mlp, x)? // [tokens, hidden]
                 };
-                let transformed = self.transform(graph, scope, layer, for_mlp)?; // [tokens, hidden]
+                let transformed = self.transform(graph, scope, layer, [x, for_mlp])?; // [tokens, hidden]
                 let x = self.joined(graph, x, attended)?; // [tokens, hidden]
                 self.joined(graph, x, transformed) // [tokens, hidden]
             }
@@ -409,17 +453,18 @@ impl Decoder {
     }
 
     fn attend(&self, graph: &mut Graph, scope: &WeightScope, layer: usize, x: Value) -> Result<Value, ModelError> {
-        let LayerForm { rotary, window, has_experts: _ } = self.layers[layer].clone();
-        let (scope, layer) = (scope.child(self.names.attention), AttentionLayer { layer, rotary, window });
+        let LayerForm { rotary, window, attention, shares, .. } = self.layers[layer].clone();
+        let (scope, layer) = (scope.child(self.names.attention), AttentionLayer { layer, rotary, window, shares });
         if let Some(form) = &self.latent {
             return Ok(LatentAttention::new(&scope, form, layer)?.apply(graph, x)?); // [tokens, hidden]
         }
-        let attention = SelfAttention::new(&self.attention_scopes(&scope), &self.attention, layer)?;
+        let form = attention.unwrap_or(self.attention);
+        let attention = SelfAttention::new(&self.attention_scopes(&scope, &form), &form, layer)?;
         Ok(attention.apply(graph, x)?) // [tokens, hidden]
     }
 
-    fn attention_scopes(&self, scope: &WeightScope) -> AttentionScopes {
-        let AttentionForm { num_attention_heads, num_key_value_heads, head_dim, .. } = self.attention;
+    fn attention_scopes(&self, scope: &WeightScope, form: &AttentionForm) -> AttentionScopes {
+        let AttentionForm { num_attention_heads, num_key_value_heads, head_dim, .. } = *form;
         let [q_width, kv_width] = [num_attention_heads, num_key_value_heads].map(|num_heads| num_heads * head_dim);
         let ([q, k, v], o) = match self.projections {
             Projections::Separate => {
@@ -452,7 +497,8 @@ impl Decoder {
         let ExpertsForm { intermediate_size, num_experts, gating, .. } = *form;
         let hidden_size = self.mlp.hidden_size;
         let size = ExpertsSize { hidden_size, intermediate_size, num_experts, gating };
-        let experts = Experts::new(&scope.child(form.scope), form.names, &form.router, &size);
+        let own = if form.scope.is_empty() { scope.clone() } else { scope.child(form.scope) };
+        let experts = Experts::new(&own, form.names, &form.router, &size);
         let Some(SharedForm { scope: shared, intermediate_size, gate }) = form.shared else { return experts };
         let gate = gate.map(|gate| {
             let one = LinearSize { num_inputs: hidden_size, num_outputs: 1, has_bias: false };
@@ -482,12 +528,29 @@ impl Decoder {
         }
     }
 
-    fn transform(&self, graph: &mut Graph, scope: &WeightScope, layer: usize, x: Value) -> Result<Value, ModelError> {
-        if let Some(form) = self.experts.filter(|_| self.layers[layer].has_experts) {
-            return Ok(self.experts(&form, scope).apply(graph, x)?); // [tokens, hidden]
+    /// Adds the feed-forward network or the experts of a layer to the graph, or both, for the hidden state x and the
+    /// same state normalised.
+    fn transform(
+        &self,
+        graph: &mut Graph,
+        scope: &WeightScope,
+        layer: usize,
+        [x, normed]: [Value; 2],
+    ) -> Result<Value, ModelError> {
+        let LayerForm { has_experts, intermediate_size, .. } = self.layers[layer];
+        let experts = self.experts.filter(|_| has_experts).map(|form| self.experts(&form, scope));
+        if let (Some(experts), None) = (&experts, self.beside) {
+            return Ok(experts.apply(graph, [normed, normed])?); // [tokens, hidden]
         }
-        let scope = if self.names.mlp.is_empty() { scope.clone() } else { scope.child(self.names.mlp) };
-        Ok(self.network(&scope, &self.mlp).apply(graph, x)?) // [tokens, hidden]
+        let scope_of_mlp = if self.names.mlp.is_empty() { scope.clone() } else { scope.child(self.names.mlp) };
+        let size = MlpSize { intermediate_size: intermediate_size.unwrap_or(self.mlp.intermediate_size), ..self.mlp };
+        let made = self.network(&scope_of_mlp, &size).apply(graph, normed)?; // [tokens, hidden]
+        let (Some(experts), Some(norms)) = (experts, self.beside) else { return Ok(made) };
+        let made = self.normed(graph, scope, norms.after_mlp, made)?; // [tokens, hidden]
+        let normed = self.normed(graph, scope, norms.before_experts, x)?; // [tokens, hidden]
+        let mixed = experts.apply(graph, [normed, x])?; // [tokens, hidden]
+        let mixed = self.normed(graph, scope, norms.after_experts, mixed)?; // [tokens, hidden]
+        Ok(graph.add(made, mixed)?) // [tokens, hidden]
     }
 }
 

@@ -28,6 +28,7 @@ mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod generation_config;
 mod gguf;
 mod glm;

@@ -15,7 +15,7 @@ use crate::graph::{Pairing, RotarySpec};
 use crate::layers::{RotaryScaling, Yarn};
 
 const DEFAULT_THETA: f64 = 10_000.0;
-const KNOWN_TYPES: &str = "default, linear, dynamic, llama3, yarn or longrope";
+const KNOWN_TYPES: &str = "default, linear, dynamic, llama3, yarn, longrope or proportional";
 const KNOWN_KEYS: [&str; 16] = [
     "attention_factor",
     "beta_fast",
@@ -120,14 +120,21 @@ impl<'a> Parameters<'a> {
         if !(0.0..=1.0).contains(&partial) {
             return Err(self.config.invalid("partial_rotary_factor", partial, "a number from 0 to 1"));
         }
-        let rotary_dim = (head_dim as f64 * partial) as usize;
+        let is_proportional = self.scaling_type()? == "proportional";
+        let rotary_dim = if is_proportional { head_dim } else { (head_dim as f64 * partial) as usize };
         if !rotary_dim.is_multiple_of(2) {
             return Err(match rotary_dim == head_dim {
                 true => self.config.invalid("head_dim", head_dim, "an even number"),
                 false => self.config.invalid("partial_rotary_factor", partial, "an even part of head_dim"),
             });
         }
-        Ok(self.scaling(rotary_dim)?.spec(theta, rotary_dim, pairing))
+        let scaling = if is_proportional {
+            let factor = self.own.number_or("factor", 1.0)?;
+            RotaryScaling::Proportional { num_rotated: (head_dim as f64 * partial / 2.0) as usize, factor }
+        } else {
+            self.scaling(rotary_dim)?
+        };
+        Ok(scaling.spec(theta, rotary_dim, pairing))
     }
 
     fn scaling(&self, rotary_dim: usize) -> Result<RotaryScaling, ModelError> {
@@ -276,6 +283,14 @@ mod tests {
         assert_eq!(half, RotaryScaling::Default.spec(10_000.0, 4, Pairing::Halves));
         let error = read_text(r#"{"rope_parameters": {"partial_rotary_factor": 0.4}}"#).unwrap_err();
         assert_eq!(error, "config.json: partial_rotary_factor is 0.4, expected an even part of head_dim");
+    }
+
+    #[test]
+    fn a_part_of_the_frequencies_is_used() {
+        let scaling = r#""rope_type": "proportional", "partial_rotary_factor": 0.75, "rope_theta": 100.0"#;
+        let expected = |factor| spec(&RotaryScaling::Proportional { num_rotated: 3, factor }, 100.0);
+        assert_eq!(read_text(&format!(r#"{{"rope_parameters": {{{scaling}}}}}"#)), Ok(expected(1.0)));
+        assert_eq!(read_text(&format!(r#"{{"rope_parameters": {{{scaling}, "factor": 8}}}}"#)), Ok(expected(8.0)));
     }
 
     #[test]

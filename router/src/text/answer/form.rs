@@ -311,7 +311,7 @@ impl AnswerForm {
         let format = format.or((!tools.is_empty()).then_some(&GENERIC_CALLS));
         let format = format.filter(|format| !tools.is_empty() || format.messages.is_some());
         let thinking = thinking.filter(|_| format.is_none_or(|format| format.messages.is_none()));
-        let begins_in_thought = thinking.is_some_and(|thinking| prompt.trim_end().ends_with(thinking.open));
+        let begins_in_thought = thinking.is_some_and(|thinking| thinking.is_begun_by(prompt));
         Self { format, thinking, begins_in_thought, tools: Arc::new(tools), ..Self::default() }
     }
 

@@ -172,6 +172,13 @@ impl AnswerParser {
 
     fn read_head(&mut self, opener: &'static str, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
         if let Some(thinking) = self.form.thinking.filter(|thinking| thinking.open == opener) {
+            let mut cursor = Cursor::new(&self.text, is_end);
+            let label = cursor.eats(thinking.label);
+            let len = cursor.at();
+            if label == Err(Miss::Short) {
+                return false;
+            }
+            self.text.drain(..len);
             return self.begin_thought(thinking.close);
         }
         if self.form.thinking.is_some_and(|thinking| thinking.content.contains(&opener)) {

@@ -321,6 +321,22 @@ fn gemma_has_no_quotes() {
     check("gemma", "<|tool_call>call:get{city", &["<|tool_call>call:get{city"]);
 }
 
+/// As in Google's description of the format (ai.google.dev/gemma/docs/core/prompt-formatting-gemma4).
+#[test]
+fn gemma_4_names_its_thoughts() {
+    let gemma = |prompt| form("gemma", "<channel|>", prompt);
+    let call = "<|tool_call>call:get_time{}<tool_call|>";
+    let text = format!("<|channel>thought\nHm.\n<channel|>It is late.{call}");
+    check_form(&gemma(""), &text, &["~Hm.", "It is late.", "get_time({})"]);
+    check_form(&gemma(""), "<|channel>thought\n<channel|>Hi", &["Hi"]);
+    check_form(&gemma(""), "<|channel>thoughtful<channel|>Hi", &["~thoughtful", "Hi"]);
+    check_form(&gemma(""), "<|channel>thou", &["~thou"]);
+    for prompt in ["<|turn>model\n<|channel>", "<|turn>model\n<|channel>thought\n"] {
+        check_form(&gemma(prompt), "Hm.\n<channel|>Hi", &["~Hm.", "Hi"]);
+    }
+    check_form(&gemma("<|channel>thought\n<channel|>"), "A thought", &["A thought"]);
+}
+
 #[test]
 fn gemma_3_writes_python() {
     check(

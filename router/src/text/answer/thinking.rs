@@ -4,6 +4,8 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::text) struct Thinking {
     pub(super) open: &'static str,
+    /// The text after the opening mark that is no part of the thought; empty if there is none.
+    pub(super) label: &'static str,
     /// The closing mark, as a list with one item.
     pub(super) close: &'static [&'static str],
     /// The marks that begin and end content, which are left out; empty if content has none.
@@ -15,20 +17,30 @@ impl Thinking {
     pub(super) fn marks(&'static self) -> impl Iterator<Item = &'static str> {
         [self.open].into_iter().chain(self.close.iter().chain(self.content).copied())
     }
+
+    /// True if `prompt` ends with the opening mark, with or without the text after it.
+    pub(super) fn is_begun_by(&self, prompt: &str) -> bool {
+        let prompt = prompt.trim_end();
+        prompt.strip_suffix(self.label.trim_end()).unwrap_or(prompt).ends_with(self.open) || prompt.ends_with(self.open)
+    }
 }
 
-/// The known marks. A model uses the first entry whose closing mark and marks of content are in its chat
-/// template.
-const MARKS: [Thinking; 7] = [
+/// The marks `<think>`, without marks around content.
+const THINK: Thinking = Thinking { open: "<think>", label: "", close: &["</think>"], content: &[] };
+
+/// The known marks. A model uses the first entry whose closing mark and marks of content are in its chat template.
+const MARKS: [Thinking; 8] = [
     // Hunyuan-A13B.
-    Thinking { open: "<think>", close: &["</think>"], content: &["<answer>", "</answer>"] },
+    Thinking { content: &["<answer>", "</answer>"], ..THINK },
     // ERNIE 4.5 Thinking.
-    Thinking { open: "<think>", close: &["</think>"], content: &["<response>", "</response>"] },
-    Thinking { open: "<think>", close: &["</think>"], content: &[] },
-    Thinking { open: "[THINK]", close: &["[/THINK]"], content: &[] },
-    Thinking { open: "<|START_THINKING|>", close: &["<|END_THINKING|>"], content: &[] },
-    Thinking { open: "<seed:think>", close: &["</seed:think>"], content: &[] },
-    Thinking { open: "<|inner_prefix|>", close: &["<|inner_suffix|>"], content: &[] },
+    Thinking { content: &["<response>", "</response>"], ..THINK },
+    THINK,
+    Thinking { open: "[THINK]", close: &["[/THINK]"], ..THINK },
+    Thinking { open: "<|START_THINKING|>", close: &["<|END_THINKING|>"], ..THINK },
+    // Gemma 4 (ai.google.dev/gemma/docs/core/prompt-formatting-gemma4).
+    Thinking { open: "<|channel>", label: "thought\n", close: &["<channel|>"], ..THINK },
+    Thinking { open: "<seed:think>", close: &["</seed:think>"], ..THINK },
+    Thinking { open: "<|inner_prefix|>", close: &["<|inner_suffix|>"], ..THINK },
 ];
 
 /// Returns the first marks of which the template contains the closing mark and those of content.
