@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Activation, AttentionSpec, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Numbers, Op, PositionScale,
-    RotarySpec, RouterSpec, Shape, StateId, StateSpec, Value, ValuesIn,
+    Activation, AttentionSpec, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Node, Numbers, Op,
+    PositionScale, RotarySpec, RouterSpec, Shape, StateId, StateSpec, Value, ValuesIn,
 };
 
 impl Graph {
@@ -166,10 +166,11 @@ impl Graph {
     /// writes to the states of `spec`.
     pub fn shared_attention(&mut self, q: Value, spec: AttentionSpec) -> Result<Value, GraphError> {
         let op = Op::SharedAttention(spec);
-        let writer = self.nodes().iter().find_map(|node| match &node.op {
-            Op::PagedAttention(other) if (other.keys, other.values) == (spec.keys, spec.values) => Some(node),
-            _ => None,
-        });
+        let is_writer = |node: &&Node| match &node.op {
+            Op::PagedAttention(other) => (other.keys, other.values) == (spec.keys, spec.values),
+            _ => false,
+        };
+        let writer = self.nodes().iter().find(is_writer);
         let value_dim = writer.and_then(|writer| writer.shape.last_size()).map(Dim::Fixed);
         let is_valid = writer.is_some_and(|writer| self.has_keys([q, writer.operands[1]], &spec));
         let expected = "[tokens, heads, head_dim] with the sizes of the keys' state, heads a multiple of kv_heads, a \

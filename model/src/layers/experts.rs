@@ -69,8 +69,8 @@ pub(crate) enum ExpertNames {
     /// One tensor has the matrices `[in, out]` of all experts: `experts.gate_up_proj`, whose columns are those of gate
     /// and then those of up, and `experts.down_proj`. There are no biases.
     Halves,
-    /// One tensor has the matrices `[out, in]` of all experts. These are the names of the tensor whose rows are those of
-    /// gate and then those of up, and of the tensor of down. There are no biases.
+    /// One tensor has the matrices `[out, in]` of all experts. These are the names of the tensor whose rows are those
+    /// of gate and then those of up, and of the tensor of down. There are no biases.
     Rows([&'static str; 2]),
 }
 

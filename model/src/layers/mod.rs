@@ -1,9 +1,9 @@
 //! Building blocks of models. A layer knows the shapes of its weights and adds its operations to a graph.
 //!
 //! Entry points: [`Embedding`], [`Linear`], [`Norm`], [`HeadsNorm`], [`SelfAttention`], [`LatentAttention`], [`Mlp`],
-//! [`Experts`], [`LayerInputs`], [`Head`], [`RotaryScaling`], and [`WeightScope`], which names weights. The layers decide which
-//! dimension of each weight the ranks split, so no model file has sharding code. [`check_heads`] says which numbers of
-//! ranks can share the heads of attention. A layer names no device.
+//! [`Experts`], [`LayerInputs`], [`Head`], [`RotaryScaling`], and [`WeightScope`], which names weights. The layers
+//! decide which dimension of each weight the ranks split, so no model file has sharding code. [`check_heads`] says
+//! which numbers of ranks can share the heads of attention. A layer names no device.
 
 mod attention;
 mod embedding;

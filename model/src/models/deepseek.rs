@@ -1,9 +1,9 @@
 //! Models with latent attention: DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash, Mistral Small 4 and Youtu.
 //!
 //! Papers: DeepSeek-AI, 2024 (arXiv 2405.04434 and 2412.19437). Follows `transformers/models/deepseek_v2`,
-//! `deepseek_v3`, `glm4_moe_lite`, `mistral4` and `youtu`. Differences from Llama: the heads of a layer share one latent vector per
-//! token, from which keys and values are computed; positions rotate only a part of a key; most layers have experts. The
-//! layers after the last one, which predict further tokens, are not read.
+//! `deepseek_v3`, `glm4_moe_lite`, `mistral4` and `youtu`. Differences from Llama: the heads of a layer share one
+//! latent vector per token, from which keys and values are computed; positions rotate only a part of a key; most layers have
+//! experts. The layers after the last one, which predict further tokens, are not read.
 
 use std::sync::Arc;
 
