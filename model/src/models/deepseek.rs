@@ -2,8 +2,8 @@
 //!
 //! Papers: DeepSeek-AI, 2024 (arXiv 2405.04434 and 2412.19437). Follows `transformers/models/deepseek_v2`,
 //! `deepseek_v3`, `glm4_moe_lite`, `mistral4` and `youtu`. Differences from Llama: the heads of a layer share one
-//! latent vector per token, from which keys and values are computed; positions rotate only a part of a key; most layers have
-//! experts. The layers after the last one, which predict further tokens, are not read.
+//! latent vector per token, from which keys and values are computed; positions rotate only a part of a key; most layers
+//! have experts. The layers after the last one, which predict further tokens, are not read.
 
 use std::sync::Arc;
 

@@ -27,10 +27,11 @@ pub(super) fn build_qwen2(config: &Config, dtype: FloatType, num_ranks: usize) -
 
 /// Builds Qwen 3 with experts; see [`super::build`].
 pub(super) fn build_qwen3(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
-    neutral::require(
-        config,
-        &["attention_bias", "num_experts", "num_local_experts", "sliding_window", "use_sliding_window"],
-    )?;
+    let understood =
+        ["attention_bias", "num_experts", "num_local_experts", "sliding_window", "use_qk_norm", "use_sliding_window"];
+    neutral::require(config, &understood)?;
+    // Qwen 3 Coder has this key.
+    config.require_fixed(&[("use_qk_norm", "true")])?;
     let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
     let has_window = config.flag_or("use_sliding_window", false)? && config.has("sliding_window");
@@ -90,6 +91,21 @@ mod tests {
         );
         let config = Config::parse(json.as_bytes()).unwrap();
         build_qwen3_vl(&config, FloatType::F32, 1).map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn qwen3_coder_says_that_it_has_norms() {
+        let message = |more: &str| {
+            let json = format!(
+                r#"{{"vocab_size": 8, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 8,
+                "moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 1{more}}}"#
+            );
+            let config = Config::parse(json.as_bytes()).unwrap();
+            build_qwen3(&config, FloatType::F32, 1).map_or_else(|error| error.to_string(), |_| String::new())
+        };
+        assert_eq!(message(r#", "use_qk_norm": true, "shared_expert_intermediate_size": 0, "qkv_bias": false"#), "");
+        let expected = "config.json: use_qk_norm is false; only true is supported";
+        assert_eq!(message(r#", "use_qk_norm": false"#), expected);
     }
 
     #[test]
