@@ -7,7 +7,7 @@ use numbers::FloatType;
 use super::{
     Config, Model, ModelError, apertus, cohere, cwm, deepseek, dots1, ernie, ernie4_5_moe, exaone_moe, exaone4, falcon,
     gemma, gemma2, gemma3, gemma4, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan,
-    hunyuan_moe, internlm3, llama, minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron, olmo, olmo2, opt,
+    hunyuan_moe, hy_v3, internlm3, llama, minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron, olmo, olmo2, opt,
     persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
 };
 
@@ -54,6 +54,7 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("GraniteMoeForCausalLM", granite::build_moe),
     ("GraniteMoeSharedForCausalLM", granite::build_moe),
     ("GraniteSWAForCausalLM", granite::build_swa),
+    ("HYV3ForCausalLM", hy_v3::build),
     ("HeliumForCausalLM", helium::build),
     ("HunYuanDenseV1ForCausalLM", hunyuan::build),
     ("HunYuanMoEV1ForCausalLM", hunyuan_moe::build),
@@ -86,6 +87,7 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("Qwen3VLMoeForConditionalGeneration", qwen_moe::build_qwen3_vl),
     ("SeedOssForCausalLM", seed_oss::build),
     ("SmolLM3ForCausalLM", smollm3::build),
+    ("SolarOpenForCausalLM", glm4_moe::build_solar),
     ("StableLmForCausalLM", stablelm::build),
     ("Starcoder2ForCausalLM", starcoder2::build),
     ("VaultGemmaForCausalLM", vaultgemma::build),

@@ -20,7 +20,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
     exaone4::set_windows(&mut decoder, config)?;
     let bias = "e_score_correction_bias";
-    let names = Names { num_experts: "num_experts", num_shared: "num_shared_experts", bias };
+    let names = Names { num_experts: "num_experts", num_shared: "num_shared_experts", bias, ..Names::DEEPSEEK };
     sigmoid_experts::set(&mut decoder, config, &names)?;
     decoder.build()
 }

@@ -42,6 +42,7 @@ mod granite;
 mod helium;
 mod hunyuan;
 mod hunyuan_moe;
+mod hy_v3;
 mod internlm3;
 mod llama;
 mod minicpm3;

@@ -30,13 +30,22 @@ pub(super) struct Names {
     pub(super) num_experts: &'static str,
     /// The key of the number of shared experts, each as wide as an expert.
     pub(super) num_shared: &'static str,
+    /// The layer of the router in `mlp` of a layer.
+    pub(super) router: &'static str,
     /// The tensor of the biases in `mlp` of a layer.
     pub(super) bias: &'static str,
+    /// The scope of the shared experts in a layer.
+    pub(super) shared: &'static str,
 }
 
 impl Names {
-    pub(super) const DEEPSEEK: Self =
-        Self { num_experts: "n_routed_experts", num_shared: "n_shared_experts", bias: "gate.e_score_correction_bias" };
+    pub(super) const DEEPSEEK: Self = Self {
+        num_experts: "n_routed_experts",
+        num_shared: "n_shared_experts",
+        router: "gate",
+        bias: "gate.e_score_correction_bias",
+        shared: "mlp.shared_experts",
+    };
 }
 
 /// The number that transformers adds to the sum of the weights.
@@ -65,8 +74,7 @@ pub(super) fn set(decoder: &mut Decoder, config: &Config, names: &Names) -> Resu
     };
     let intermediate_size = config.size("moe_intermediate_size")?;
     let num_shared = config.count_or(names.num_shared, 0)?;
-    let shared =
-        SharedForm { scope: "mlp.shared_experts", intermediate_size: num_shared * intermediate_size, gate: None };
+    let shared = SharedForm { scope: names.shared, intermediate_size: num_shared * intermediate_size, gate: None };
     let bias = Some(ChoiceBias::Vector(names.bias));
     decoder.experts = Some(ExpertsForm {
         scope: "mlp",
@@ -74,7 +82,7 @@ pub(super) fn set(decoder: &mut Decoder, config: &Config, names: &Names) -> Resu
         gating: decoder.mlp.activation.into(),
         intermediate_size,
         num_experts,
-        router: RouterForm { name: "gate", is_f32: false, spec, bias, factor: factor as f32, scales: None },
+        router: RouterForm { name: names.router, is_f32: false, spec, bias, factor: factor as f32, scales: None },
         shared: (num_shared > 0).then_some(shared),
     });
     let sparse = sparse_layers(config, decoder.layers.len())?;
