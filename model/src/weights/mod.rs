@@ -17,6 +17,7 @@ mod part;
 mod quantized;
 mod tensor;
 mod towers;
+mod unread;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -149,6 +149,27 @@ fn columns_become_rows() {
 }
 
 #[test]
+fn tensors_that_no_weight_is_read_from_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let names = [
+        "model.a.weight",
+        "model.a.bias",
+        "model.b.qweight",
+        "model.b.scales",
+        "model.c_blocks",
+        "d.weight",
+        "lm_head.weight",
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+        "model.layers.1.e.weight",
+    ];
+    let tensors: Vec<_> = names.iter().map(|name| (*name, Dtype::BF16, vec![1, 1])).collect();
+    write(&directory.path().join(SINGLE_FILE), &tensors);
+    let checkpoint = open(directory.path()).unwrap();
+    let specs = ["model.a.weight", "model.b.weight", "model.c", "model.d.weight"].map(|name| spec(name, &[1, 1]));
+    assert_eq!(checkpoint.unread(&specs), ["model.a.bias", "model.layers.1.e.weight"]);
+}
+
+#[test]
 fn rows_of_each_head_become_matrices() {
     let directory = tempfile::tempdir().unwrap();
     // Each of the two heads has five rows of two elements. Element n has the two bytes 2n and 2n + 1.

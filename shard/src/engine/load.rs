@@ -31,6 +31,9 @@ use crate::args::{Dtype, KvCacheDtype, ModelArgs, ShardArgs};
 const CONFIG_FILE: &str = "config.json";
 const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 
+/// The maximum number of tensors that one log line names.
+const MAX_NAMES: usize = 4;
+
 /// The properties of a model's weights and graphs.
 struct ModelProperties {
     dtype: FloatType,
@@ -91,12 +94,12 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let (backend, weights): (Box<dyn Backend>, ModelProperties) = match device.backend {
         BackendKind::Cpu => {
             let description = describe(&files, &config, model, ranks.num_ranks)?;
-            log_left_out(&description.checkpoint);
+            log_left_out(&description);
             (Box::new(load_on_cpu(args, &description, progress)?), description.weights())
         }
         BackendKind::Plugin(spec) => {
             let description = describe(&files, &config, model, ranks.num_ranks)?;
-            log_left_out(&description.checkpoint);
+            log_left_out(&description);
             let platform = Platform::new(device, spec).with_decode_attention(model.attention);
             let backend = load_with_plugin(args, platform, &description, progress)?;
             (Box::new(backend), description.weights())
@@ -168,8 +171,13 @@ fn open_text<'a>(files: &ModelFiles, config: &'a Config) -> Result<(Checkpoint, 
     Ok((checkpoint, Cow::Owned(config)))
 }
 
-/// Logs the parts of a composite's checkpoint that are not read.
-fn log_left_out(checkpoint: &Checkpoint) {
+/// Logs which tensors, and which parts of a composite's checkpoint, are not read.
+fn log_left_out(Description { checkpoint, graphs, dtype: _ }: &Description) {
+    let unread = checkpoint.unread(graphs.decoder.weights().chain(graphs.logits.weights()));
+    if !unread.is_empty() {
+        let names = unread[..unread.len().min(MAX_NAMES)].join(", ");
+        tracing::warn!(num_tensors = unread.len(), first = names, "the model does not read tensors of the checkpoint");
+    }
     let left_out = checkpoint.left_out();
     if left_out.is_empty() {
         return;

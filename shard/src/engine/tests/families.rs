@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use devices::Device;
 use devices::plugins::testing::plugin_path;
 use model::models::{Config, architectures};
+use model_files::ModelFiles;
 use proto::SamplingParams;
 
+use super::super::load::{Description, describe};
 use super::ranks::{Engines, on_cpu_ranks};
 use super::references::{Reference, check_logits, check_top, token_ids};
 use super::{Rig, args, fixture, ids, tolerance};
@@ -143,6 +145,19 @@ fn towers_are_left_out() {
     let layer = 2 * hidden * (heads + kv_heads) + 3 * hidden * inner + 2 * hidden;
     assert_eq!(info.num_parameters, 2 * vocab * hidden + 2 * layer + hidden);
     assert_eq!((info.vocab_size, info.max_position_embeddings), (128, 128));
+}
+
+/// A tensor that no family reads, such as a bias, would be a part of the model that its file does not know.
+#[test]
+fn every_tensor_is_read() {
+    for (name, path) in families() {
+        let files = ModelFiles::open(path.to_str().unwrap()).unwrap();
+        let config = Config::parse(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
+        let model = args(path.to_str().unwrap(), Device::CPU).model;
+        let Description { checkpoint, graphs, .. } = describe(&files, &config, &model, 1).unwrap();
+        let unread = checkpoint.unread(graphs.decoder.weights().chain(graphs.logits.weights()));
+        assert_eq!(unread, Vec::<&str>::new(), "{name}");
+    }
 }
 
 #[test]
