@@ -193,6 +193,7 @@ fn set_experts(decoder: &mut Decoder, config: &Config) -> Result<(), ModelError>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::StateBytes;
 
     const SIZES: &str = r#""vocab_size": 16, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 4,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "hidden_size_per_layer_input": 0,
@@ -232,6 +233,17 @@ mod tests {
         assert_eq!((count(&built, "paged_attention"), count(&built, "shared_attention")), (2, 2), "{built}");
         assert_eq!(count(&built, "k_proj.weight"), 2, "{built}");
         assert_eq!((count(&built, "[24, 32]"), count(&built, "[48, 32]")), (4, 4), "{built}");
+    }
+
+    /// Layers that share have no cache, and each other layer has that of its own heads.
+    #[test]
+    fn a_token_takes_the_memory_of_its_layers() {
+        let more = r#""num_kv_shared_layers": 2, "global_head_dim": 16, "num_global_key_value_heads": 1,
+            "attention_k_eq_v": true"#;
+        let config = Config::parse(format!("{{{SIZES}, {more}}}").as_bytes()).unwrap();
+        let model = build(&config, FloatType::Bf16, 1).unwrap();
+        let bytes = StateBytes::of(model.decoder.states(), |len| 2 * len as u64);
+        assert_eq!(bytes.per_token, 2 * 2 * (2 * 8 + 16));
     }
 
     #[test]

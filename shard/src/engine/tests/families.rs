@@ -169,8 +169,18 @@ fn two_ranks_agree_with_transformers() {
 
 #[test]
 fn xla_agrees_with_transformers() {
-    let sample =
-        ["deepseek-v2", "gemma2", "glm4-moe", "gpt-neox", "gpt-oss", "qwen3-moe", "qwen3-vl-moe", "phi3-long", "youtu"];
+    let sample = [
+        "deepseek-v2",
+        "gemma2",
+        "gemma4",
+        "glm4-moe",
+        "gpt-neox",
+        "gpt-oss",
+        "qwen3-moe",
+        "qwen3-vl-moe",
+        "phi3-long",
+        "youtu",
+    ];
     for (name, path) in compiled_families(&sample) {
         let Some(mut rig) = on_xla(&path, 1) else { return };
         check_tokens(&mut rig, &name, "XLA-CPU");
@@ -179,9 +189,15 @@ fn xla_agrees_with_transformers() {
 
 #[test]
 fn two_devices_of_xla_agree_with_transformers() {
-    for (name, path) in
-        compiled_families(&["gemma3", "gemma3-composite", "gpt-oss-mxfp4", "mixtral", "youtu-no-rank", "deepseek-v3"])
-    {
+    for (name, path) in compiled_families(&[
+        "gemma3",
+        "gemma3-composite",
+        "gemma4-moe",
+        "gpt-oss-mxfp4",
+        "mixtral",
+        "youtu-no-rank",
+        "deepseek-v3",
+    ]) {
         let Some(mut rig) = on_xla(&path, 2) else { return };
         check_tokens(&mut rig, &name, "two devices of XLA-CPU");
     }
