@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use backend::{BLOCK_SIZE, Membership};
 use candle_core::{D, DType, Tensor};
-use kernels::attention::{AttentionRow, AttentionShape};
+use kernels::attention::{AttentionRow, AttentionShape, HeadScores};
 use kernels::linear::{Layer, PackedWeight};
 use kernels::rotary::RotaryTable;
 use model::graph::{Activation, AttentionSpec, Shape, StateId, ValuesIn};
@@ -168,7 +168,7 @@ pub(super) fn attend(
     spec: &AttentionSpec,
     step: &Step<'_>,
 ) -> Result<Tensor> {
-    let AttentionSpec { keys, values: _, scale, window, soft_cap } = *spec;
+    let AttentionSpec { keys, values: _, scale, window, soft_cap, slopes } = *spec;
     let (num_tokens, num_heads, head_dim) = q.dims3()?;
     let mut cache = step.state.cache(keys);
     let block_size = BLOCK_SIZE;
@@ -185,7 +185,8 @@ pub(super) fn attend(
         kernels::attention::write_kv(&shape, &rows, written, &mut cache);
     }
     let (q, sinks) = (View::new(q)?, sinks.map(View::new).transpose()?);
-    let queries = (q.f32(), sinks.as_ref().map(View::f32));
+    let slopes = slopes.map(|slopes| slopes.of_rank(step.membership.rank(), num_heads)); // [heads]
+    let queries = (q.f32(), HeadScores { sinks: sinks.as_ref().map(View::f32), slopes: slopes.as_deref() });
     kernels::attention::paged_attention(&shape, &rows, queries, &cache, &mut out);
     host::shaped(out, (num_tokens, num_heads, value_dim))
 }

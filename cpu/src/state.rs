@@ -151,7 +151,8 @@ mod tests {
             .map(|(index, sizes)| argument(&mut graph, index, &sizes));
         let [keys, values] = [("keys", [2, 8]), ("values", [2, 4])]
             .map(|(name, shape)| graph.state(&StateSpec::of_tokens(name, &shape, None)));
-        let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: None, soft_cap: None };
+        let spec =
+            AttentionSpec { keys, values: values.into(), scale: 1.0, window: None, soft_cap: None, slopes: None };
         let outputs = [q, other_q].map(|q| graph.paged_attention([q, k, v], None, spec).unwrap());
         let state = State::allocate(&graph.finish(&outputs), KvType::F32, LAYOUT).unwrap();
         let bytes: usize = state.caches.iter().flatten().map(|cache| lock(cache).size_bytes()).sum();

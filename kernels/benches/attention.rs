@@ -8,7 +8,7 @@ mod measure;
 
 use std::io::{self, Write};
 
-use kernels::attention::{AttentionRow, AttentionShape, KvCache, KvType, paged_attention, write_kv};
+use kernels::attention::{AttentionRow, AttentionShape, HeadScores, KvCache, KvType, paged_attention, write_kv};
 use kernels::isa;
 use kernels::memory::read_bandwidth;
 use measure::best_seconds;
@@ -63,8 +63,9 @@ fn decode(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType, bandwid
     let q = numbers(NUM_ROWS * shape.q_width());
     let mut y = vec![0.0; q.len()];
     let mut turns = layers.iter().cycle();
-    let seconds =
-        best_seconds(|| paged_attention(shape, &rows, (&q, None), turns.next().unwrap_or(&layers[0]), &mut y));
+    let seconds = best_seconds(|| {
+        paged_attention(shape, &rows, (&q, HeadScores::default()), turns.next().unwrap_or(&layers[0]), &mut y)
+    });
     let gigabytes = layers[0].size_bytes() as f64 / 1e9;
     let rate = gigabytes / seconds;
     let share = 100.0 * rate / bandwidth;
@@ -82,7 +83,7 @@ fn prefill(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType) -> io:
     let cache = filled(shape, kv_type, std::slice::from_ref(&table))?;
     let q = numbers(PROMPT_LEN * shape.q_width());
     let mut y = vec![0.0; q.len()];
-    let seconds = best_seconds(|| paged_attention(shape, &[row], (&q, None), &cache, &mut y));
+    let seconds = best_seconds(|| paged_attention(shape, &[row], (&q, HeadScores::default()), &cache, &mut y));
     // Each query attends to half of the keys on average.
     let gigaflops = (2 * PROMPT_LEN * PROMPT_LEN * shape.q_width()) as f64 / 1e9 / seconds;
     writeln!(out, "{kv_type:<5} prompt of {PROMPT_LEN}: {:6.2} ms, {gigaflops:6.1} GFLOP/s", seconds * 1e3)

@@ -17,7 +17,7 @@ use super::element::KvElement;
 use super::groups::GROUP_SIZE;
 use super::products::{Dots, Keys, Product, STEP_VALUES, Values};
 use super::query::{QUERIES_TOGETHER, Query, cap};
-use super::{AttentionShape, Task};
+use super::{AttentionShape, HeadScores, Task};
 use crate::isa::{Kernel, LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, LeftSide, Line, RightSide, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs};
@@ -29,8 +29,7 @@ const CHUNK_PARTS: usize = CHUNK_KEYS / PART_KEYS;
 pub(super) struct Attend<'a, 'y, E: KvElement, D> {
     pub(super) shape: &'a AttentionShape,
     pub(super) q: &'a [f32],
-    /// The sink of each query head, or `None` if the layer has no sinks.
-    pub(super) sinks: Option<&'a [f32]>,
+    pub(super) heads: HeadScores<'a>,
     pub(super) cache: &'a KeysAndValues<E>,
     pub(super) task: Task<'a, 'y>,
     /// The way to multiply: in pairs of bf16 or in single precision.
@@ -96,11 +95,17 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
     fn queries(&self) -> Vec<Query> {
         let first_position = self.task.row.first_position() + self.task.first_token;
         let num_heads = self.task.heads.len();
-        let sinks = self.sinks.map(|sinks| &sinks[self.task.heads.clone()]);
+        let [sinks, slopes] =
+            [self.heads.sinks, self.heads.slopes].map(|scores| scores.map(|scores| &scores[self.task.heads.clone()]));
         let num_keys_of_tokens = (0..self.task.out.len()).map(|token| first_position + token + 1);
         let queries = num_keys_of_tokens.flat_map(|num_keys| (0..num_heads).map(move |head| (num_keys, head)));
         let sink = |head: usize| sinks.map(|sinks| sinks[head]);
-        queries.map(|(end_key, head)| Query::new(self.shape.first_key(end_key)..end_key, sink(head))).collect()
+        let slope = |head: usize| slopes.map_or(0.0, |slopes| slopes[head]);
+        let query = |(end_key, head)| {
+            let keys = self.shape.first_key(end_key)..end_key;
+            Query::new(keys, sink(head), slope(head))
+        };
+        queries.map(query).collect()
     }
 
     /// Returns the number of steps over a key's dimensions.
@@ -301,6 +306,9 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
             fill_outside(weights, &query.keys_of_chunk(first_key), f32::NEG_INFINITY);
             if let Some(soft_cap) = self.shape.soft_cap {
                 cap(simd, soft_cap, weights);
+            }
+            if self.heads.slopes.is_some() {
+                query.add_distances(first_key, weights);
             }
         }
         let rescales = Query::exponentiate(simd, queries, weights);

@@ -97,23 +97,34 @@ fn write(
     }
 }
 
+/// The scores and factors of query heads that attention adds to the scores of keys.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HeadScores<'a> {
+    /// One score for each head, `[num_heads]`, that takes part in each softmax, neither scaled nor capped, as that of a
+    /// key whose value is zero.
+    pub sinks: Option<&'a [f32]>,
+    /// One factor for each head, `[num_heads]`. The factor times the distance from the query's position to the key's,
+    /// which is not positive, is added to each scaled and capped score.
+    pub slopes: Option<&'a [f32]>,
+}
+
 /// Computes the attention of every token of `rows`: `q` is `[tokens, num_heads, head_dim]`, `out` is
-/// `[tokens, num_heads, value_dim]`. If there are `sinks` `[num_heads]`, each query's softmax also has the sink of its
-/// head: a score that is neither scaled nor capped, of a key whose value is zero.
+/// `[tokens, num_heads, value_dim]`.
 ///
 /// The keys and values of this step must already be in `cache`. The rows must be in token order and cover all tokens.
 ///
 /// # Panics
 /// When `shape` or a row is invalid, `cache` has another shape, or `rows` are out of order or leave out a token.
-/// When `q`, `sinks` or `out` has another length. When a block table is too short or names a block that `cache` lacks.
+/// When `q`, `out` or a list of `heads` has another length. When a block table is too short or names a block that
+/// `cache` lacks.
 pub fn paged_attention(
     shape: &AttentionShape,
     rows: &[AttentionRow<'_>],
-    (q, sinks): (&[f32], Option<&[f32]>),
+    (q, heads): (&[f32], HeadScores<'_>),
     cache: &KvCache,
     out: &mut [f32],
 ) {
-    let attention = Attention { isa: isa::active(), shape, rows, q, sinks, cache };
+    let attention = Attention { isa: isa::active(), shape, rows, q, heads, cache };
     attention.compute(out);
 }
 
@@ -123,7 +134,7 @@ pub(crate) struct Attention<'a> {
     pub(crate) shape: &'a AttentionShape,
     pub(crate) rows: &'a [AttentionRow<'a>],
     pub(crate) q: &'a [f32],
-    pub(crate) sinks: Option<&'a [f32]>,
+    pub(crate) heads: HeadScores<'a>,
     pub(crate) cache: &'a KvCache,
 }
 
@@ -170,8 +181,9 @@ impl Attention<'_> {
             "q holds {} values, not {num_tokens} tokens of {q_width}",
             self.q.len()
         );
-        if let Some(sinks) = self.sinks {
-            assert_eq!(sinks.len(), shape.num_heads, "there are {} sinks for {} heads", sinks.len(), shape.num_heads);
+        for (name, scores) in [("sinks", self.heads.sinks), ("slopes", self.heads.slopes)] {
+            let (len, num_heads) = (scores.map_or(shape.num_heads, <[f32]>::len), shape.num_heads);
+            assert_eq!(len, num_heads, "there are {len} {name} for {num_heads} heads");
         }
         assert_eq!(
             out_len,
@@ -236,19 +248,19 @@ impl Attention<'_> {
     }
 
     fn attend_floats<E: KvElement>(&self, cache: &KeysAndValues<E>, task: Task<'_, '_>) {
-        let &Self { shape, q, sinks, .. } = self;
+        let &Self { shape, q, heads, .. } = self;
         let block_rows = self.block_rows(&task);
-        let attend = Attend { shape, q, sinks, cache, task, dots: Floats, tiles: None, block_rows, is_laid_out: false };
+        let attend = Attend { shape, q, heads, cache, task, dots: Floats, tiles: None, block_rows, is_laid_out: false };
         self.isa.run_floats(attend);
     }
 
     fn attend_pairs<E: Bf16Exact>(&self, cache: &KeysAndValues<E>, task: Task<'_, '_>) {
-        let &Self { shape, q, sinks, .. } = self;
+        let &Self { shape, q, heads, .. } = self;
         let block_rows = self.block_rows(&task);
         let is_converted_often = E::IS_CONVERTED && self.num_queries(&task) > MAX_CONVERTING_QUERIES;
         self.isa.with_tiles(block_rows, |tiles| {
             let is_laid_out = tiles.is_some() || is_converted_often;
-            self.isa.run_pairs(Attend { shape, q, sinks, cache, task, dots: Pairs, tiles, block_rows, is_laid_out });
+            self.isa.run_pairs(Attend { shape, q, heads, cache, task, dots: Pairs, tiles, block_rows, is_laid_out });
         });
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Query {
     pub(super) first_key: usize,
     /// The end of the keys that the query attends, exclusive.
     pub(super) end_key: usize,
+    /// The factor of distances that are added to scores.
+    slope: f32,
     /// The largest score so far.
     max: f32,
     /// The sum of e^(score - max) so far.
@@ -26,9 +28,9 @@ pub(super) struct Query {
 impl Query {
     /// Returns the query before it attends any of `keys`. A `sink` takes part in the softmax like the score of a key
     /// whose value is zero.
-    pub(super) fn new(keys: Range<usize>, sink: Option<f32>) -> Self {
+    pub(super) fn new(keys: Range<usize>, sink: Option<f32>, slope: f32) -> Self {
         let (max, sum) = sink.map_or((f32::NEG_INFINITY, 0.0), |sink| (sink, 1.0));
-        Self { first_key: keys.start, end_key: keys.end, max, sum }
+        Self { first_key: keys.start, end_key: keys.end, slope, max, sum }
     }
 
     /// Returns the keys that the query attends in the chunk at `first_key`, counted from `first_key`.
@@ -36,6 +38,16 @@ impl Query {
     pub(super) fn keys_of_chunk(&self, first_key: usize) -> Range<usize> {
         let in_chunk = |key: usize| key.saturating_sub(first_key).min(CHUNK_KEYS);
         in_chunk(self.first_key)..in_chunk(self.end_key)
+    }
+
+    /// Adds the slope times the distance from the query's position to the key's to each score of the chunk at
+    /// `first_key`. Minus infinity stays as it is.
+    #[inline(always)]
+    pub(super) fn add_distances(&self, first_key: usize, weights: &mut ChunkWeights) {
+        let position = self.end_key as f32 - 1.0;
+        for (idx, score) in weights.iter_mut().enumerate() {
+            *score += self.slope * ((first_key + idx) as f32 - position);
+        }
     }
 
     /// Replaces the scores of `queries` in `weights` with e^(score - max). Returns the factors, one per query, that

@@ -25,6 +25,7 @@ struct Scene {
     v: Vec<Vec<f32>>,
     /// One per head, or `None`.
     sinks: Option<Vec<f32>>,
+    slopes: Option<Vec<f32>>,
     cache: KvCache,
     /// True if the cache stores only keys, and `v` is not read.
     is_latent: bool,
@@ -45,7 +46,7 @@ impl Scene {
         let AttentionShape { num_kv_heads, block_size, head_dim, value_dim, .. } = shape;
         let cache = KvCache::zeros(kv_type, [NUM_BLOCKS, num_kv_heads, block_size], [head_dim, value_dim]);
         let (context_lens, cache) = (context_lens.to_vec(), unwritten(cache.expect("there is memory")));
-        Self { isa, shape, context_lens, block_tables, q, k, v, sinks: None, cache, is_latent: false }
+        Self { isa, shape, context_lens, block_tables, q, k, v, sinks: None, slopes: None, cache, is_latent: false }
     }
 
     /// Returns a scene whose values are the first numbers of its keys.
@@ -56,8 +57,11 @@ impl Scene {
         Self { cache, is_latent: true, ..Self::new(shape, (isa, kv_type), context_lens) }
     }
 
-    /// Returns the same scene, with sinks if `has_sinks`. Some are smaller than all scores, some are larger.
-    fn with_sinks(mut self, has_sinks: bool) -> Self {
+    /// Returns the same scene, with sinks if `has_sinks` and slopes if `has_slopes`. Some sinks are smaller than all
+    /// scores, some are larger.
+    fn with(mut self, [has_sinks, has_slopes]: [bool; 2]) -> Self {
+        let slopes = || (0..self.shape.num_heads).map(|head| 0.5_f32.powi(head as i32)).collect();
+        self.slopes = has_slopes.then(slopes);
         self.sinks = has_sinks.then(|| numbers(self.shape.num_heads, 9).iter().map(|number| 20.0 * number).collect());
         self
     }
@@ -85,8 +89,9 @@ impl Scene {
         }
         write_kv(&self.shape, &rows, [&k, &v], &mut self.cache);
         let mut out = vec![f32::NAN; first_token * self.shape.out_width()];
-        let (q, sinks) = (&q[..], self.sinks.as_deref());
-        Attention { isa: self.isa, shape: &self.shape, rows: &rows, q, sinks, cache: &self.cache }.compute(&mut out);
+        let heads = HeadScores { sinks: self.sinks.as_deref(), slopes: self.slopes.as_deref() };
+        Attention { isa: self.isa, shape: &self.shape, rows: &rows, q: &q[..], heads, cache: &self.cache }
+            .compute(&mut out);
         out
     }
 
@@ -126,9 +131,12 @@ impl Scene {
             let q = &q[(token * num_heads + head) * head_dim..][..head_dim];
             let first = window.map_or(0, |window| (token + 1).saturating_sub(window));
             let capped = |score: f64| soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
+            let slope = self.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]));
+            let bias = |key: usize| slope * (key as f64 - token as f64);
             let weights: Vec<f64> = (first..=token)
                 .map(|key| q.iter().zip(&k[key * num_kv_heads + kv_head]).map(|(q, k)| f64::from(*q) * k).sum::<f64>())
-                .map(|product| capped(product * f64::from(scale)).exp())
+                .zip(first..)
+                .map(|(product, key)| (capped(product * f64::from(scale)) + bias(key)).exp())
                 .collect();
             let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
             let sum: f64 = weights.iter().sum::<f64>() + sink;
@@ -182,7 +190,7 @@ fn written_and_read(kv_type: KvType, value: &[f32]) -> Vec<f32> {
     let zeros = vec![0.0; value.len()];
     write_kv(&shape, &[row], [&zeros, value], &mut cache);
     let mut out = zeros.clone();
-    paged_attention(&shape, &[row], (&zeros, None), &cache, &mut out);
+    paged_attention(&shape, &[row], (&zeros, HeadScores::default()), &cache, &mut out);
     out
 }
 
@@ -221,11 +229,11 @@ fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> AttentionSha
 }
 
 fn check_against_f64(shape: AttentionShape, context_lens: &[usize]) {
-    check_with_sinks(shape, context_lens, false);
+    check_with(shape, context_lens, [false; 2]);
 }
 
-fn check_with_sinks(shape: AttentionShape, context_lens: &[usize], has_sinks: bool) {
-    check_scenes(shape, |types| Scene::new(shape, types, context_lens).with_sinks(has_sinks));
+fn check_with(shape: AttentionShape, context_lens: &[usize], added: [bool; 2]) {
+    check_scenes(shape, |types| Scene::new(shape, types, context_lens).with(added));
 }
 
 fn check_latent(shape: AttentionShape, context_lens: &[usize]) {
@@ -273,12 +281,12 @@ proptest! {
         context_lens in proptest::collection::vec(prop_oneof![1_usize..20, 1_usize..200], 1..4),
         window in proptest::option::of(prop_oneof![1_usize..15, 1_usize..150]),
         soft_cap in proptest::option::of(0.5_f32..30.0),
-        has_sinks in any::<bool>(),
+        [has_sinks, has_slopes] in any::<[bool; 2]>(),
     ) {
         let plain = shape(group_size * num_kv_heads, num_kv_heads, head_dim);
         let value_dim = value_dim.unwrap_or(head_dim);
         let shape = AttentionShape { value_dim, block_size, window, soft_cap, ..plain };
-        check_with_sinks(shape, &context_lens, has_sinks);
+        check_with(shape, &context_lens, [has_sinks, has_slopes]);
     }
 
     #[test]
@@ -286,9 +294,9 @@ proptest! {
         let context_len: usize = cuts.iter().sum();
         let shape = AttentionShape { window, soft_cap: window.map(|_| 3.0), ..shape(2 * group_size, 2, head_dim) };
         for (isa, kv_type) in isas_and_types() {
-            let has_sinks = group_size % 2 == 0;
-            let whole = Scene::new(shape, (isa, kv_type), &[context_len]).with_sinks(has_sinks).whole();
-            let mut scene = Scene::new(shape, (isa, kv_type), &[context_len]).with_sinks(has_sinks);
+            let added = [group_size % 2 == 0, group_size % 3 == 0];
+            let whole = Scene::new(shape, (isa, kv_type), &[context_len]).with(added).whole();
+            let mut scene = Scene::new(shape, (isa, kv_type), &[context_len]).with(added);
             let mut done = 0;
             for tokens in &cuts {
                 let out = scene.step(&[done], &[*tokens]);
@@ -368,7 +376,7 @@ fn values_wider_and_narrower_than_keys_agree_with_f64() {
 #[test]
 fn sinks_have_weights_and_no_values() {
     for (window, kv_dim) in [(None, 64), (Some(128), 64), (Some(7), 20)] {
-        check_with_sinks(AttentionShape { window, ..shape(8, 2, kv_dim) }, &[150, 300, 1], true);
+        check_with(AttentionShape { window, ..shape(8, 2, kv_dim) }, &[150, 300, 1], [true, false]);
     }
     for (isa, kv_type) in isas_and_types() {
         let mut scene = Scene::new(shape(2, 1, 64), (isa, kv_type), &[70]);
@@ -442,7 +450,7 @@ fn threads_do_not_change_a_bit() {
             let [one, two, many] = [1, 2, 7].map(|num_threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build().unwrap();
                 pool.install(|| {
-                    let mut scene = Scene::new(shape, (isa, kv_type), lens).with_sinks(true);
+                    let mut scene = Scene::new(shape, (isa, kv_type), lens).with([true; 2]);
                     let before: Vec<usize> = lens.iter().map(|len| len - 1).collect();
                     [scene.step(&vec![0; lens.len()], &before), scene.step(&before, &vec![1; lens.len()])]
                 })

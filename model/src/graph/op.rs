@@ -159,6 +159,18 @@ pub struct AttentionSpec {
     pub window: Option<usize>,
     /// If set, scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
+    /// If set, the slope of the head times the distance from the query's position to the key's, which is not positive,
+    /// is then added to each score.
+    pub slopes: Option<Slopes>,
+}
+
+/// The slopes of attention with linear biases (ALiBi; Press et al., 2021): a falling sequence of powers of two.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Slopes {
+    /// The number of query heads of all ranks.
+    pub num_heads: usize,
+    /// The negative exponent of the last slope, if the number of heads is a power of two.
+    pub last_exponent: f32,
 }
 
 /// The place in which attention keeps values.
@@ -345,6 +357,19 @@ impl ExpertGroups {
         let size = num_experts.checked_div(num).filter(|size| size * num == num_experts)?;
         let is_valid = (1..=num).contains(&num_chosen) && (1..=size).contains(&num_summed);
         is_valid.then_some(size * num_chosen)
+    }
+}
+
+impl Slopes {
+    /// Returns the slopes of the `num_heads` heads that `rank` has, `[num_heads]`. If the number of all heads is no
+    /// power of two, the heads after the largest power below it have the slopes between those of the heads before.
+    pub fn of_rank(&self, rank: usize, num_heads: usize) -> Vec<f32> {
+        let whole = 1 << self.num_heads.max(1).ilog2();
+        let exponent = |head: usize| match head.checked_sub(whole) {
+            None => (head + 1) as f32 / whole as f32,
+            Some(index) => (2 * index + 1) as f32 / (2 * whole) as f32,
+        };
+        (0..num_heads).map(|head| (-self.last_exponent * exponent(rank * num_heads + head)).exp2()).collect()
     }
 }
 

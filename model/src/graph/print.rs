@@ -133,7 +133,7 @@ fn write_experts(f: &mut fmt::Formatter<'_>, spec: ExpertsSpec) -> fmt::Result {
 }
 
 fn write_attention(f: &mut fmt::Formatter<'_>, spec: &AttentionSpec) -> fmt::Result {
-    let AttentionSpec { keys, values, scale, window, soft_cap } = spec;
+    let AttentionSpec { keys, values, scale, window, soft_cap, slopes } = spec;
     write!(f, " keys={}", keys.index())?;
     match values {
         ValuesIn::State(values) => write!(f, " values={}", values.index())?,
@@ -141,5 +141,6 @@ fn write_attention(f: &mut fmt::Formatter<'_>, spec: &AttentionSpec) -> fmt::Res
     }
     write!(f, " scale={scale}")?;
     window.map_or(Ok(()), |window| write!(f, " window={window}"))?;
-    soft_cap.map_or(Ok(()), |soft_cap| write!(f, " soft_cap={soft_cap}"))
+    soft_cap.map_or(Ok(()), |soft_cap| write!(f, " soft_cap={soft_cap}"))?;
+    slopes.map_or(Ok(()), |slopes| write!(f, " slopes={}", slopes.last_exponent))
 }

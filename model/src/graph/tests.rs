@@ -52,7 +52,7 @@ fn attention_checks_its_heads() {
                 StateSpec { name, extent: Extent::Token, shape: shape.to_vec(), numbers: Numbers::Cache, window: None };
             graph.state(&spec)
         });
-        AttentionSpec { keys, values: values.into(), scale: 1.0, window: None, soft_cap: None }
+        AttentionSpec { keys, values: values.into(), scale: 1.0, window: None, soft_cap: None, slopes: None }
     };
     let q = graph.reshape(x, &[6, 16]).unwrap();
     let three = graph.reshape(x, &[3, 32]).unwrap();
@@ -122,7 +122,7 @@ fn values_have_a_width_of_their_own_and_stand_beside_their_keys() {
         .map(|(index, shape)| graph.argument(index, shape, DType::F32));
     let [keys, values, other_values] = [("keys", 24), ("values", 16), ("other values", 16)]
         .map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[2, dim], None)));
-    let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: None, soft_cap: None };
+    let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: None, soft_cap: None, slopes: None };
     let attended = graph.paged_attention([q, k, v], None, spec).unwrap();
     assert_eq!(graph.node(attended).shape.to_string(), "[tokens, 4, 16]");
     assert!(graph.paged_attention([q, k, v], None, spec).is_ok());
@@ -139,7 +139,7 @@ fn shared_attention_needs_a_layer_that_writes() {
             .map(|(index, shape)| graph.argument(index, shape, DType::F32));
     let [keys, values] =
         [("keys", 24), ("values", 16)].map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[2, dim], Some(9))));
-    let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: Some(9), soft_cap: None };
+    let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: Some(9), soft_cap: None, slopes: None };
     let error = graph.shared_attention(q, spec).unwrap_err().to_string();
     assert!(error.contains("an earlier operation that writes to both states"), "{error}");
     graph.paged_attention([q, k, v], None, spec).unwrap();
@@ -169,7 +169,14 @@ fn attention_reads_no_more_of_a_state_than_it_says() {
             let name = format!("{name} of {of_states:?}");
             graph.state(&StateSpec::of_tokens(name, &[6, 16], of_states))
         });
-        let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: of_attention, soft_cap: None };
+        let spec = AttentionSpec {
+            keys,
+            values: values.into(),
+            scale: 1.0,
+            window: of_attention,
+            soft_cap: None,
+            slopes: None,
+        };
         assert_eq!(graph.paged_attention([q, q, q], None, spec).is_ok(), is_valid, "{of_states:?}, {of_attention:?}");
     }
 }
@@ -246,4 +253,13 @@ fn values_die_after_their_last_use() {
     %2 = add %1, %0 : [tokens, 4] float32
     return %2
     ");
+}
+
+#[test]
+fn slopes_fall_and_the_rest_are_between_them() {
+    let slopes = Slopes { num_heads: 4, last_exponent: 8.0 };
+    assert_eq!(slopes.of_rank(0, 4), [0.25, 0.0625, 0.015625, 0.00390625]);
+    assert_eq!(slopes.of_rank(1, 2), [0.015625, 0.00390625]);
+    let odd = Slopes { num_heads: 6, ..slopes };
+    assert_eq!(odd.of_rank(2, 2), [0.5, 0.125]);
 }

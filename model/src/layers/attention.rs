@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{HeadsError, HeadsNorm, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{
-    AttentionSpec, Graph, GraphError, Input, Partition, PositionScale, RotarySpec, StateId, StateSpec, Value,
+    AttentionSpec, Graph, GraphError, Input, Partition, PositionScale, RotarySpec, Slopes, StateId, StateSpec, Value,
     WeightSpec,
 };
 
@@ -32,6 +32,8 @@ pub(crate) struct AttentionForm {
     pub(crate) query_growth: Option<PositionScale>,
     /// If set, scores become `cap · tanh(score / cap)`.
     pub(crate) soft_cap: Option<f32>,
+    /// If set, scores have linear biases.
+    pub(crate) slopes: Option<Slopes>,
     /// True if each head has a sink: a learned score, without a value, that takes part in the softmax.
     pub(crate) has_sinks: bool,
     /// True if there is no projection of values: a value is its key before the key is normalised and rotated.
@@ -150,9 +152,9 @@ impl SelfAttention {
             }
             None => q,
         };
-        let AttentionForm { scale, soft_cap, .. } = self.form;
+        let AttentionForm { scale, soft_cap, slopes, .. } = self.form;
         let [keys, values] = ["keys", "values"].map(|name| self.state(graph, name));
-        let spec = AttentionSpec { keys, values: values.into(), scale, window: self.layer.window, soft_cap };
+        let spec = AttentionSpec { keys, values: values.into(), scale, window: self.layer.window, soft_cap, slopes };
         let attended = match own {
             Some([k, v]) => {
                 let sinks = self.sinks.as_ref().map(|sinks| graph.weight(sinks)); // [heads]

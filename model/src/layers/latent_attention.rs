@@ -125,7 +125,7 @@ impl LatentAttention {
         let state = StateSpec::of_tokens(format!("layers.{layer}.latents"), &[1, kv_lora_rank + rope], *window);
         let keys = graph.state(&state);
         let values = ValuesIn::Keys { value_dim: kv_lora_rank };
-        let spec = AttentionSpec { keys, values, scale, window: *window, soft_cap: None };
+        let spec = AttentionSpec { keys, values, scale, window: *window, soft_cap: None, slopes: None };
         let attended = graph.latent_attention([q, k], spec)?; // [tokens, heads, kv_lora_rank]
         let from_latent = graph.weight(&self.from_latent); // [heads, v_head_dim, kv_lora_rank]
         let attended = graph.head_linear(attended, from_latent)?; // [tokens, heads, v_head_dim]

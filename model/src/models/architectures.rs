@@ -5,10 +5,10 @@
 use numbers::FloatType;
 
 use super::{
-    Config, Model, ModelError, apertus, cohere, cwm, deepseek, dots1, ernie, ernie4_5_moe, exaone_moe, exaone4, falcon,
-    gemma, gemma2, gemma3, gemma4, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan,
-    hunyuan_moe, hy_v3, internlm3, llama, minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron, olmo, olmo2, opt,
-    persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
+    Config, Model, ModelError, apertus, bloom, cohere, cwm, deepseek, dots1, ernie, ernie4_5_moe, exaone_moe, exaone4,
+    falcon, gemma, gemma2, gemma3, gemma4, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium,
+    hunyuan, hunyuan_moe, hy_v3, internlm3, llama, minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron, olmo,
+    olmo2, opt, persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
 };
 
 /// Builds one rank's part of the model that a config describes. The arguments are the config, the type of the weights
@@ -20,6 +20,7 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("ApertusForCausalLM", apertus::build),
     ("ArceeForCausalLM", nemotron::build_arcee),
     ("BioGptForCausalLM", opt::build_biogpt),
+    ("BloomForCausalLM", bloom::build),
     ("CodeGenForCausalLM", gptj::build_codegen),
     ("Cohere2ForCausalLM", cohere::build_cohere2),
     ("CohereForCausalLM", cohere::build),
@@ -70,6 +71,7 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("Mistral3ForConditionalGeneration", mistral::build_text),
     ("MistralForCausalLM", mistral::build),
     ("MixtralForCausalLM", mixtral::build),
+    ("MptForCausalLM", bloom::build_mpt),
     ("NanoChatForCausalLM", nanochat::build),
     ("NemotronForCausalLM", nemotron::build),
     ("OPTForCausalLM", opt::build),

@@ -19,13 +19,19 @@ const TIE: &str = "tie_word_embeddings";
 /// The keys of rotary parameters. The first wins.
 const ROTARY: [&str; 2] = ["rope_parameters", "rope_scaling"];
 /// Keys, each with the name that older model families use for the same value.
-const OTHER_NAMES: [(&str, &str); 9] = [
+const OTHER_NAMES: [(&str, &str); 15] = [
+    ("hidden_size", "d_model"),
     ("hidden_size", "n_embd"),
+    ("hidden_size", "n_embed"),
     ("intermediate_size", "ffn_dim"),
+    ("max_position_embeddings", "max_seq_len"),
     ("max_position_embeddings", "n_positions"),
+    ("max_position_embeddings", "seq_length"),
     ("num_attention_heads", "n_head"),
+    ("num_attention_heads", "n_heads"),
     ("num_attention_heads", "num_heads"),
     ("num_hidden_layers", "n_layer"),
+    ("num_hidden_layers", "n_layers"),
     ("num_hidden_layers", "num_layers"),
     ("partial_rotary_factor", "rotary_pct"),
     ("rope_theta", "rotary_emb_base"),

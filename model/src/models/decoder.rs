@@ -267,6 +267,7 @@ impl Decoder {
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 query_growth: None,
                 soft_cap: None,
+                slopes: None,
                 has_sinks: false,
                 has_keys_as_values: false,
                 value_norm: None,

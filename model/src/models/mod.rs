@@ -13,6 +13,7 @@
 
 mod apertus;
 mod architectures;
+mod bloom;
 mod cohere;
 mod composite;
 mod config;

@@ -1,6 +1,6 @@
 //! Attention over the paged KV cache, in plain StableHLO or with the kernel of `mosaic`.
 //!
-//! Entry points: [`write`], [`attend`]. The keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its
+//! Entry point: [`attend`]. The keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its
 //! values `[num_blocks, block_size, kv_heads * value_dim]`. A loop reads the contexts in chunks, with a running softmax
 //! (Milakov and Gimelshein, 2018). `attention_plan` has the sizes of the loop. The contexts determine the number of
 //! iterations, unless the program is for a fixed length of context. Chunks are small, so that the compiler can keep a
@@ -10,13 +10,14 @@
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
-use model::graph::{AttentionSpec, DType};
+use model::graph::{AttentionSpec, DType, Slopes};
 
 use super::attention_plan::{Heads, Plan};
 use super::chunk_list;
-use super::emitter::{Combine, DotDims, Emitter, Reduction};
+use super::emitter::{DotDims, Emitter, Reduction};
 use super::history::context_lens;
 use super::inputs::{RowInputs, Sizes};
+use super::kv_cache::Cache;
 use super::mosaic::{self, DecodeKernel};
 use super::tensor::{Tensor, Type};
 
@@ -25,26 +26,6 @@ use super::tensor::{Tensor, Type};
 pub(super) struct Batch<'a> {
     pub(super) rows: &'a RowInputs,
     pub(super) sizes: &'a Sizes,
-}
-
-/// The arrays in which a layer keeps keys and values.
-#[derive(Debug, Clone)]
-pub(super) struct Cache {
-    /// `[num_blocks, block_size, kv_heads * head_dim]`
-    pub(super) keys: Tensor,
-    /// `[num_blocks, block_size, kv_heads * value_dim]`, or the part of each key that is its value.
-    pub(super) values: CachedValues,
-}
-
-/// The place of the values of a [`Cache`].
-#[derive(Debug, Clone)]
-pub(super) enum CachedValues {
-    Array(Tensor),
-    /// A value is the first numbers of its key, which has `head_dim` of them.
-    InKeys {
-        head_dim: usize,
-        value_dim: usize,
-    },
 }
 
 /// Tiles of queries, with the data of their rows.
@@ -63,6 +44,8 @@ pub(super) struct Tiles {
     pub(super) ends: Tensor,
     /// The sink of each head, `[heads]`.
     pub(super) sinks: Option<Tensor>,
+    /// The slope of each head's distances, `[heads]`.
+    slopes: Option<Tensor>,
 }
 
 /// The queries of a group of tiles, in the shape that the head form requires.
@@ -72,6 +55,8 @@ pub(super) struct Queries {
     pub(super) q: Tensor,
     /// The position of each query, in the shape of q without its last dimension.
     pub(super) positions: Tensor,
+    /// The slope of each query's distances, in the shape of the positions without the group.
+    pub(super) slopes: Option<Tensor>,
 }
 
 /// One chunk of the contexts of a group of tiles.
@@ -82,91 +67,6 @@ pub(super) struct Chunk {
     pub(super) values: Tensor,
     /// The position of the first key, i32: `[group]`, or `[]` if it is the same for the whole group.
     pub(super) first_key: Tensor,
-}
-
-impl CachedValues {
-    /// Returns the array of values, if they have one.
-    pub(super) fn array(&self) -> Option<&Tensor> {
-        match self {
-            Self::Array(values) => Some(values),
-            Self::InKeys { .. } => None,
-        }
-    }
-}
-
-/// Writes the step's k `[tokens, kv_heads, head_dim]` and, if values have an array, v `[tokens, kv_heads, value_dim]`.
-/// Returns the cache that contains them.
-pub(super) fn write(
-    emitter: &mut Emitter,
-    cache: &Cache,
-    (k, v): (&Tensor, Option<&Tensor>),
-    batch: Batch<'_>,
-) -> Cache {
-    let place = places(emitter, &cache.keys, batch); // [tokens, 2]
-    let mut write = |cache: &Tensor, x: &Tensor| {
-        let x = emitter.reshape(x, &[x.dims()[0], cache.dims()[2]]); // [tokens, width]
-        let x = emitter.convert(&x, cache.dtype()); // [tokens, width]
-        emitter.scatter_rows(cache, &place, &x, Combine::Replace)
-    };
-    let keys = write(&cache.keys, k);
-    let values = match (&cache.values, v) {
-        (CachedValues::Array(values), Some(v)) => CachedValues::Array(write(values, v)),
-        (values, _) => values.clone(),
-    };
-    Cache { keys, values }
-}
-
-impl Cache {
-    /// Returns the keys `[group, chunk, kv_heads * head_dim]` and the values `[group, chunk, kv_heads * value_dim]` of
-    /// `blocks` `[group, blocks]`.
-    pub(super) fn read(&self, emitter: &mut Emitter, blocks: &Tensor) -> [Tensor; 2] {
-        let keys = read(emitter, &self.keys, blocks);
-        let values = match &self.values {
-            CachedValues::Array(values) => read(emitter, values, blocks),
-            CachedValues::InKeys { head_dim, value_dim } => {
-                let [group, chunk, width] = [0, 1, 2].map(|dim| keys.dims()[dim]);
-                let kv_heads = width / head_dim;
-                let by_head = emitter.reshape(&keys, &[group, chunk, kv_heads, *head_dim]);
-                let values = emitter.slice(&by_head, 3, 0..*value_dim); // [group, chunk, kv_heads, value_dim]
-                emitter.reshape(&values, &[group, chunk, kv_heads * value_dim])
-            }
-        };
-        [keys, values]
-    }
-
-    /// Returns the number of KV heads, and the number of dimensions of a value, given that of a key.
-    fn heads(&self, head_dim: usize) -> [usize; 2] {
-        let kv_heads = self.keys.dims()[2] / head_dim;
-        match &self.values {
-            CachedValues::Array(values) => [kv_heads, values.dims()[2] / kv_heads],
-            CachedValues::InKeys { head_dim: _, value_dim } => [kv_heads, *value_dim],
-        }
-    }
-
-    /// The type of keys and values.
-    pub(super) fn dtype(&self) -> DType {
-        self.keys.dtype()
-    }
-}
-
-/// Returns the block and the offset of each token, `[tokens, 2]` i32. The block of padding is beyond the end of the
-/// cache, so nothing is written for it.
-fn places(emitter: &mut Emitter, cache: &Tensor, Batch { rows, sizes }: Batch<'_>) -> Tensor {
-    let num_tokens = rows.positions.dims()[0];
-    let size = emitter.splat(BLOCK_SIZE as f64, rows.positions.ty.clone()); // [tokens]
-    let index = emitter.elementwise("divide", &[&rows.positions, &size]); // [tokens]
-    let offset = emitter.elementwise("remainder", &[&rows.positions, &size]); // [tokens]
-    let row = emitter.iota(0, Type::new([sizes.rows, sizes.tokens_per_row], DType::I32)); // [rows, tokens_per_row]
-    let row = emitter.reshape(&row, &[num_tokens]); // [tokens]
-    let stride = emitter.splat(sizes.blocks_per_row as f64, row.ty.clone()); // [tokens]
-    let entry = emitter.elementwise("multiply", &[&row, &stride]); // [tokens]
-    let entry = emitter.elementwise("add", &[&entry, &index]); // [tokens]
-    let tables = emitter.reshape(&rows.block_tables, &[sizes.rows * sizes.blocks_per_row]); // [rows * blocks_per_row]
-    let block = emitter.gather_rows(&tables, &entry); // [tokens]
-    let block = super::history::or_out_of_bounds(emitter, &rows.is_token, &block, cache); // [tokens]
-    let block = emitter.reshape(&block, &[num_tokens, 1]); // [tokens, 1]
-    let offset = emitter.reshape(&offset, &[num_tokens, 1]); // [tokens, 1]
-    emitter.concatenate(&[&block, &offset], 1) // [tokens, 2]
 }
 
 /// Computes the attention of q `[tokens, heads, head_dim]` to the contexts of its rows, with `sinks` `[heads]` if there
@@ -192,7 +92,8 @@ pub(super) fn attend(
     {
         return mosaic::attend(emitter, &kernel, (&scaled, sinks), caches, batch); // [tokens, heads, value_dim]
     }
-    let tiles = Tiles { sinks: sinks.cloned(), ..tiles(emitter, &scaled, batch, &plan) };
+    let slopes = spec.slopes.map(|slopes| own_slopes(emitter, &slopes, &batch.rows.rank, heads)); // [heads]
+    let tiles = Tiles { sinks: sinks.cloned(), slopes, ..tiles(emitter, &scaled, batch, &plan) };
     if let Some(counts) = plan.num_items {
         let output = chunk_list::attend(emitter, &tiles, cache, &plan, counts);
         let output = gather_heads(emitter, &output, cache.dtype(), &plan); // [tiles, tile, heads, value_dim]
@@ -223,6 +124,14 @@ pub(super) fn attend(
     emitter.reshape(&output, &output_dims) // [tokens, heads, value_dim]
 }
 
+/// Returns the slopes of the heads that device `rank` `[]` has, `[heads]`.
+fn own_slopes(emitter: &mut Emitter, slopes: &Slopes, rank: &Tensor, heads: usize) -> Tensor {
+    let all = emitter.vector(&slopes.of_rank(0, slopes.num_heads)); // [heads of all devices]
+    let size = emitter.scalar(heads as f64, DType::I32); // []
+    let first = emitter.elementwise("multiply", &[rank, &size]); // []
+    emitter.dynamic_slice(&all, &[&first], &[heads]) // [heads]
+}
+
 impl Tiles {
     /// Returns `len` tiles from `first` on.
     fn from(&self, emitter: &mut Emitter, first: &Tensor, len: usize) -> Self {
@@ -241,11 +150,12 @@ impl Tiles {
             starts: self.starts.as_ref().map(&mut slice),
             ends: slice(&self.ends),
             sinks: self.sinks.clone(),
+            slopes: self.slopes.clone(),
         }
     }
 }
 
-/// Cuts the rows' queries into tiles, without sinks.
+/// Cuts the rows' queries into tiles, without sinks and slopes.
 fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, plan: &Plan) -> Tiles {
     let Plan { heads, head_dim, tile, num_tiles, .. } = *plan;
     let per_row = num_tiles / sizes.rows;
@@ -269,7 +179,7 @@ fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, pl
     let of_padding = emitter.splat(if plan.num_items.is_some() { 0.0 } else { 1.0 }, lens.ty.clone()); // [tiles]
     let ends = emitter.select(&has_tokens, &end, &of_padding); // [tiles]
     let starts = plan.window.map(|window| starts(emitter, &first, &has_tokens, window)); // [tiles]
-    Tiles { q, positions, block_tables, starts, ends, sinks: None }
+    Tiles { q, positions, block_tables, starts, ends, sinks: None, slopes: None }
 }
 
 /// Returns the position of the first key of the block in which the window of each tile's first query begins, `[tiles]`;
@@ -359,13 +269,6 @@ fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) 
     emitter.gather_rows(&tables, &entry) // [group, blocks]
 }
 
-/// Returns the keys or values of `blocks`, `[group, chunk, width]`.
-fn read(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
-    let [group, num_blocks] = [blocks.dims()[0], blocks.dims()[1]];
-    let gathered = emitter.gather_rows(cache, blocks); // [group, blocks, block_size, width]
-    emitter.reshape(&gathered, &[group, num_blocks * BLOCK_SIZE, cache.dims()[2]]) // [group, chunk, width]
-}
-
 /// Returns the queries of `tiles` in the shape that the head form requires.
 pub(super) fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
     let Plan { heads, kv_heads, head_dim, tile, form, .. } = *plan;
@@ -379,7 +282,12 @@ pub(super) fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Quer
             let shape = [group, kv_heads, tile, per_kv_head];
             let positions = emitter.broadcast(&tiles.positions, &[0, 2], &shape);
             let positions = emitter.reshape(&positions, &[group, kv_heads, tile * per_kv_head]);
-            Queries { q, positions }
+            let slopes = tiles.slopes.as_ref().map(|slopes| {
+                let slopes = emitter.reshape(slopes, &[kv_heads, per_kv_head]); // [kv_heads, heads / kv_heads]
+                let slopes = emitter.broadcast(&slopes, &[0, 2], &[kv_heads, tile, per_kv_head]);
+                emitter.reshape(&slopes, &[kv_heads, tile * per_kv_head]) // [kv_heads, queries]
+            });
+            Queries { q, positions, slopes }
         }
         HeadForm::Wide => {
             let q = emitter.reshape(&tiles.q, &[group, tile * heads, head_dim]); // [group, queries, head_dim]
@@ -390,7 +298,11 @@ pub(super) fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Quer
             let q = emitter.convert(&q, dtype); // [group, queries, width]
             let positions = emitter.broadcast(&tiles.positions, &[0, 1], &[group, tile, heads]);
             let positions = emitter.reshape(&positions, &[group, tile * heads]); // [group, queries]
-            Queries { q, positions }
+            let slopes = tiles.slopes.as_ref().map(|slopes| {
+                let slopes = emitter.broadcast(slopes, &[1], &[tile, heads]); // [tile, heads]
+                emitter.reshape(&slopes, &[tile * heads]) // [queries]
+            });
+            Queries { q, positions, slopes }
         }
     }
 }
@@ -455,6 +367,7 @@ pub(super) fn attend_to_chunk(
     };
     let scores = emitter.dot(&queries.q, &k, scores_dims); // [.., queries, chunk]
     let scores = capped(emitter, scores, plan); // [.., queries, chunk]
+    let scores = with_distances(emitter, scores, queries, first_key); // [.., queries, chunk]
     let is_seen = is_seen(emitter, queries, first_key, (&scores.ty, plan)); // [.., queries, chunk]
     let never = emitter.splat(plan.unseen(), scores.ty.clone()); // [.., queries, chunk]
     let scores = emitter.select(&is_seen, &scores, &never); // [.., queries, chunk]
@@ -492,15 +405,34 @@ fn capped(emitter: &mut Emitter, scores: Tensor, plan: &Plan) -> Tensor {
     emitter.elementwise("multiply", &[&scores, &cap]) // [.., queries, chunk]
 }
 
-/// Returns bools in the shape of the scores, whose type is `ty`: true if the query attends to the key. The chunk begins
-/// at `first_key`, `[]` or `[group]`.
-fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, plan): (&Type, &Plan)) -> Tensor {
+/// Returns the scores plus the slope of each query times the distance from its position to the key's; the scores
+/// themselves without slopes.
+fn with_distances(emitter: &mut Emitter, scores: Tensor, queries: &Queries, first_key: &Tensor) -> Tensor {
+    let Some(slopes) = &queries.slopes else { return scores };
+    let last = scores.dims().len() - 1;
+    let [keys, positions] = places_of_scores(emitter, queries, first_key, &scores.ty); // [.., queries, chunk]
+    let distances = emitter.elementwise("subtract", &[&keys, &positions]); // [.., queries, chunk]
+    let distances = emitter.convert(&distances, DType::F32); // [.., queries, chunk]
+    let slopes = emitter.broadcast(slopes, &(1..last).collect::<Vec<_>>(), scores.dims()); // [.., queries, chunk]
+    let biases = emitter.elementwise("multiply", &[&slopes, &distances]); // [.., queries, chunk]
+    emitter.elementwise("add", &[&scores, &biases]) // [.., queries, chunk]
+}
+
+/// Returns the position of each score's key and that of its query, both i32 in the shape of the scores, whose type is
+/// `ty`. The chunk begins at `first_key`, `[]` or `[group]`.
+fn places_of_scores(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, ty: &Type) -> [Tensor; 2] {
     let last = ty.dims.len() - 1;
     let query_dims: Vec<usize> = (0..last).collect();
     let keys = emitter.iota(last, Type::new(ty.dims.clone(), DType::I32)); // [.., queries, chunk]
     let first = emitter.broadcast(first_key, &query_dims[..first_key.dims().len()], &ty.dims); // [.., queries, chunk]
     let keys = emitter.elementwise("add", &[&keys, &first]); // [.., queries, chunk]
-    let positions = emitter.broadcast(&queries.positions, &query_dims, &ty.dims); // [.., queries, chunk]
+    [keys, emitter.broadcast(&queries.positions, &query_dims, &ty.dims)]
+}
+
+/// Returns bools in the shape of the scores, whose type is `ty`: true if the query attends to the key. The chunk begins
+/// at `first_key`, `[]` or `[group]`.
+fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, plan): (&Type, &Plan)) -> Tensor {
+    let [keys, positions] = places_of_scores(emitter, queries, first_key, ty); // [.., queries, chunk]
     let is_not_after = emitter.compare("LE", &keys, &positions); // [.., queries, chunk]
     let Some(window) = plan.window else { return is_not_after };
     let window = emitter.splat(window as f64, keys.ty.clone()); // [.., queries, chunk]

@@ -127,7 +127,7 @@ impl Plan {
         let is_too_large = |blocks: usize| {
             together * blocks * block_bytes > sizes.chunk_bytes || together * blocks * score_bytes > MAX_SCORE_BYTES
         };
-        let AttentionSpec { keys: _, values: _, scale: _, window, soft_cap } = *spec;
+        let AttentionSpec { keys: _, values: _, scale: _, window, soft_cap, slopes: _ } = *spec;
         let reach = sizes.context.filter(|_| is_decode).map(|context| reach(context, window));
         let chunk_blocks = match reach {
             Some(reach) => chunk_blocks(reach / BLOCK_SIZE, |blocks| {

@@ -8,9 +8,10 @@
 
 use model::graph::DType;
 
-use super::attention::{Cache, Chunk, Queries, Tiles, attend_to_chunk, queries, start, zero_after_end};
+use super::attention::{Chunk, Queries, Tiles, attend_to_chunk, queries, start, zero_after_end};
 use super::attention_plan::{ItemCounts, Plan};
 use super::emitter::{Combine, Emitter, Reduction};
+use super::kv_cache::Cache;
 use super::tensor::{Tensor, Type};
 use backend::BLOCK_SIZE;
 
@@ -153,7 +154,13 @@ fn attend_to_items(
     let positions = emitter.gather_rows(&queries.positions, &items.rows); // [items, (kv_heads,) queries]
     // The sinks are in the states with which the results are merged.
     let start = start(emitter, positions.dims(), None, (plan, plan.unseen()));
-    attend_to_chunk(emitter, &Queries { q, positions }, &Chunk { keys, values, first_key }, &start, plan)
+    attend_to_chunk(
+        emitter,
+        &Queries { q, positions, slopes: queries.slopes.clone() },
+        &Chunk { keys, values, first_key },
+        &start,
+        plan,
+    )
 }
 
 /// Returns the blocks of each chunk, `[items, blocks]`, for rows that are read from their start: whole parts of their

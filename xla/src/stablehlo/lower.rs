@@ -12,9 +12,9 @@ use model::graph::{
 use model::sampling;
 use proto::MAX_HELD_BACK_TOKENS;
 
-use super::attention::{Cache, CachedValues};
 use super::emitter::{Emitter, Reduction};
 use super::inputs::{RowInputs, SampledInputs, Sizes};
+use super::kv_cache::{self, Cache, CachedValues};
 use super::tensor::{Tensor, Type};
 use super::{activation, attention, experts, history, model_ops, selection, state, threefry, token_inputs};
 use crate::step_input::SampledColumn;
@@ -80,7 +80,7 @@ impl Lowering {
         let cache = self.cache(graph, spec, q);
         let rows = self.rows.as_ref().expect("decoders have rows");
         let batch = attention::Batch { rows, sizes: &self.sizes };
-        let cache = attention::write(&mut self.emitter, &cache, (k, v), batch);
+        let cache = kv_cache::write(&mut self.emitter, &cache, (k, v), batch);
         let arrays = std::iter::once(&cache.keys).chain(cache.values.array()).cloned();
         let names = spec.states().map(|id| graph.state_spec(id).name.clone());
         self.states.extend(names.zip(arrays));

@@ -14,6 +14,7 @@ mod expert_plan;
 mod experts;
 mod history;
 mod inputs;
+mod kv_cache;
 mod lower;
 mod model_ops;
 mod mosaic;

@@ -7,7 +7,7 @@
 use backend::{BLOCK_SIZE, Batch, ModelGraphs};
 use devices::{DecodeAttention, DecodeLoop, HeadForm};
 use kernels::attention::KvType;
-use model::graph::{AttentionSpec, StateSpec, ValuesIn};
+use model::graph::{AttentionSpec, Slopes, StateSpec, ValuesIn};
 use proptest::prelude::*;
 
 use super::case::layout;
@@ -30,12 +30,13 @@ struct Heads {
 }
 
 /// The bounds of attention: a window limits the keys that a query sees, and a soft cap limits the scores. Sinks limit
-/// the sum of the weights.
+/// the sum of the weights. Slopes lower the scores of distant keys.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     window: Option<usize>,
     soft_cap: Option<f32>,
     has_sinks: bool,
+    has_slopes: bool,
 }
 
 /// The numbers of tokens of each row before the step, and in it.
@@ -56,8 +57,8 @@ fn heads() -> impl Strategy<Value = Heads> {
 /// shorter and longer than a block and than a chunk.
 fn bounds() -> impl Strategy<Value = Bounds> {
     let window = prop::option::of(prop_oneof![1..20usize, 20..700usize]);
-    let all = (window, prop::option::of(0.5..4.0_f32), any::<bool>());
-    all.prop_map(|(window, soft_cap, has_sinks)| Bounds { window, soft_cap, has_sinks })
+    let all = (window, prop::option::of(0.5..4.0_f32), any::<bool>(), any::<bool>());
+    all.prop_map(|(window, soft_cap, has_sinks, has_slopes)| Bounds { window, soft_cap, has_sinks, has_slopes })
 }
 
 fn forms() -> impl Strategy<Value = HeadForm> {
@@ -88,13 +89,14 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     let mut graph = Graph::default();
     let q = tokens(&mut graph, 0, &[kv_heads * group, head_dim]);
     let k = tokens(&mut graph, 1, &[kv_heads, head_dim]);
-    let Bounds { window, soft_cap, has_sinks } = bounds;
+    let Bounds { window, soft_cap, has_sinks, has_slopes } = bounds;
     let has_sinks = has_sinks && !is_latent;
     let [keys, values] = [("keys", head_dim), ("values", value_dim)]
         .map(|(name, dim)| StateSpec::of_tokens(name, &[kv_heads, dim], window));
     let keys = graph.state(&keys);
     let values = if is_latent { ValuesIn::Keys { value_dim } } else { graph.state(&values).into() };
-    let spec = AttentionSpec { keys, values, scale: 0.5, window, soft_cap };
+    let slopes = has_slopes.then(|| Slopes { num_heads: kv_heads * group, last_exponent: 8.0 });
+    let spec = AttentionSpec { keys, values, scale: 0.5, window, soft_cap, slopes };
     let attended = if is_latent {
         graph.latent_attention([q, k], spec)
     } else {
@@ -196,6 +198,7 @@ proptest! {
     ) {
         let lens: Lens = lens.into_iter().map(|before| (before, 1)).collect();
         let heads = Heads { kv_heads, group, head_dim: dims[0], value_dim: dims[1], is_latent: false };
+        let bounds = Bounds { has_slopes: false, ..bounds };
         let mut numbers = Numbers::new(seed);
         let mut case = case((heads, bounds), &lens, [lens.len() + 2, 1], &mut numbers);
         // Scores of larger queries would be large, so that one key has all the weight.
@@ -246,7 +249,7 @@ fn nothing_of_a_row_gets_into_another() {
         all.flat_map(|one| settings.iter().map(move |setting| (one.clone(), setting)))
     {
         let (window, reading) = *setting;
-        let bounds = Bounds { window, soft_cap: None, has_sinks: window.is_some() };
+        let bounds = Bounds { window, soft_cap: None, has_sinks: window.is_some(), has_slopes: false };
         let mut case = case((heads, bounds), &lens, bucket, &mut Numbers::new(9));
         case.sizes.decode_heads = form;
         reading.set(&mut case.sizes);
@@ -281,7 +284,7 @@ fn nothing_of_a_row_gets_into_another() {
 fn a_layer_reads_the_state_of_another() {
     let (lens, mut numbers) = (vec![(20, 5), (3, 1)], Numbers::new(4));
     let heads = Heads { kv_heads: 2, group: 2, head_dim: 8, value_dim: 4, is_latent: false };
-    let bounds = Bounds { window: None, soft_cap: None, has_sinks: false };
+    let bounds = Bounds { window: None, soft_cap: None, has_sinks: false, has_slopes: false };
     let mut case = case((heads, bounds), &lens, [2, 32], &mut numbers);
     let mut graph = Graph::clone(&case.graph);
     let second = tokens(&mut graph, 3, &[4, 8]);
@@ -304,4 +307,19 @@ fn a_layer_reads_the_state_of_another() {
     let programs = Programs::new(&graphs, case.layout, 1, form);
     let allocated = programs.all_states()[programs.states(ProgramKey::Clear)].iter().map(|state| state.name.as_str());
     assert_eq!(allocated.collect::<Vec<_>>(), ["keys", "values"]);
+}
+
+/// Layers with slopes keep the loop where others call the kernel.
+#[test]
+fn the_kernel_serves_layers_without_slopes() {
+    let heads = Heads { kv_heads: 2, group: 2, head_dim: 64, value_dim: 64, is_latent: false };
+    for has_slopes in [false, true] {
+        let bounds = Bounds { window: None, soft_cap: None, has_sinks: false, has_slopes };
+        let mut case = case((heads, bounds), &vec![(20, 1), (3, 1)], [4, 1], &mut Numbers::new(3));
+        case.sizes.decode_attention = DecodeAttention::Mosaic;
+        assert_eq!(case.program(0).text.contains("tpu_custom_call"), !has_slopes);
+        if has_slopes {
+            case.check(&[tolerance(DType::F32)]);
+        }
+    }
 }

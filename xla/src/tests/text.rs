@@ -60,7 +60,7 @@ fn attention(graph: &mut Graph, x: Value, head_dim: usize) -> Value {
     });
     let [q, k] = [q, k].map(|x| graph.rotary(x, positions, &spec).unwrap());
     let [keys, values] = ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[1, head_dim], None)));
-    let spec = AttentionSpec { keys, values: values.into(), scale: 0.5, window: None, soft_cap: None };
+    let spec = AttentionSpec { keys, values: values.into(), scale: 0.5, window: None, soft_cap: None, slopes: None };
     let attended = graph.paged_attention([q, k, v], None, spec).unwrap();
     let attended = graph.reshape(attended, &[2 * head_dim]).unwrap();
     linear(graph, attended, "o", [HIDDEN_SIZE, 2 * head_dim])

@@ -63,12 +63,12 @@ impl DecodeKernel {
         sizes: &Sizes,
         spec: &AttentionSpec,
     ) -> Option<Self> {
-        if sizes.decode_attention == DecodeAttention::Loop || sizes.tokens_per_row > 1 {
+        let AttentionSpec { keys: _, values: _, scale: _, window, soft_cap, slopes } = *spec;
+        if sizes.decode_attention == DecodeAttention::Loop || sizes.tokens_per_row > 1 || slopes.is_some() {
             return None;
         }
         let [heads, head_dim] = [q.dims()[1], q.dims()[2]];
         let kv_heads = caches[0].dims()[2] / head_dim;
-        let AttentionSpec { keys: _, values: _, scale: _, window, soft_cap } = *spec;
         Self::new(&DecodeSizes {
             rows: sizes.rows,
             heads,

@@ -12,9 +12,10 @@ use pjrt::{CompiledMemoryStats, Plugin, Topology, Value};
 use super::*;
 use crate::hlo::{Assumed, HloModule};
 use crate::platform::Platform;
-use crate::stablehlo::attention::{self, Batch, Cache, CachedValues};
+use crate::stablehlo::attention::{self, Batch};
 use crate::stablehlo::emitter::Emitter;
 use crate::stablehlo::inputs::{RowInputs, Sizes};
+use crate::stablehlo::kv_cache::{self, Cache, CachedValues};
 use crate::stablehlo::tensor::{Tensor, Type};
 use crate::stablehlo::{Layout, Parameter, module};
 use crate::step_input::StepShape;
@@ -94,12 +95,13 @@ impl Program {
         let mut graph = Graph::default();
         let states =
             ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[kv_heads, head_dim], window)));
-        let spec = AttentionSpec { keys: states[0], values: states[1].into(), scale: 0.1, window, soft_cap };
+        let spec =
+            AttentionSpec { keys: states[0], values: states[1].into(), scale: 0.1, window, soft_cap, slopes: None };
         let mut emitter = Emitter::default();
         let (rows, _) = RowInputs::unpack(&mut emitter, packed, shape);
         let batch = Batch { rows: &rows, sizes: &sizes };
         let cache = Cache { keys: keys.clone(), values: CachedValues::Array(values.clone()) };
-        let cache = attention::write(&mut emitter, &cache, (k, Some(v)), batch);
+        let cache = kv_cache::write(&mut emitter, &cache, (k, Some(v)), batch);
         let output = attention::attend(&mut emitter, (q, has_sinks.then_some(sinks)), &cache, batch, &spec);
         let values = cache.values.array().unwrap().clone();
         let text = module("decode", 1, &parameters, emitter, (&[cache.keys, values, output], &[Layout::RowMajor; 2]));
