@@ -1,12 +1,11 @@
 //! Attention over the paged KV cache, in plain StableHLO or with the kernel of `mosaic`.
 //!
-//! Entry point: [`attend`]. The keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its
-//! values `[num_blocks, block_size, kv_heads * value_dim]`. A loop reads the contexts in chunks, with a running softmax
-//! (Milakov and Gimelshein, 2018). `attention_plan` has the sizes of the loop. The contexts determine the number of
-//! iterations, unless the program is for a fixed length of context. Chunks are small, so that the compiler can keep a
-//! gathered chunk in fast memory. Prompts are cut into tiles of queries. A tile needs the keys up to its last position
-//! and, with a window, from the first block that its first query sees. `docs/tpu-attention.md` compares this design
-//! with others.
+//! Entry point: [`attend`]. `kv_cache` has the arrays of keys and values. A loop reads the contexts in chunks, with a
+//! running softmax (Milakov and Gimelshein, 2018). `attention_plan` has the sizes of the loop. The contexts determine
+//! the number of iterations, unless the program is for a fixed length of context. Chunks are small, so that the
+//! compiler can keep a gathered chunk in fast memory. Prompts are cut into tiles of queries. A tile needs the keys up
+//! to its last position and, with a window, from the first block that its first query sees. `docs/tpu-attention.md`
+//! compares this design with others.
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
