@@ -127,7 +127,8 @@ impl Checkpoint {
             let bytes = file.bytes.bytes();
             let hash = hash.bytes(file.name.as_bytes()).number(bytes.len() as u64);
             let starts = (0..NUM_SAMPLES).map(|sample| bytes.len() / NUM_SAMPLES * sample);
-            starts.fold(hash, |hash, start| hash.bytes(&bytes[start..(start + SAMPLE_BYTES).min(bytes.len())]))
+            let ranges = starts.map(|start| start..(start + SAMPLE_BYTES).min(bytes.len()));
+            ranges.fold(hash, |hash, range| hash.bytes(Pages { file: &file.bytes, range }.bytes()))
         })
     }
 
