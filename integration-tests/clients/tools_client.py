@@ -78,7 +78,7 @@ def check_openai(client: OpenAI) -> None:
 
 def check_anthropic(client: Anthropic) -> None:
     tool = {"name": "get_weather", "description": "How warm it is.", "input_schema": SCHEMA}
-    ask = dict(model="demo", max_tokens=100, messages=QUESTION, tools=[tool], temperature=0)
+    ask = dict(model="demo", max_tokens=100, messages=QUESTION, tools=[tool], extra_body={"temperature": 0})
     named = {"type": "tool", "name": "get_weather"}
     message = client.messages.create(**ask, tool_choice=named)
     [block] = message.content
