@@ -114,9 +114,9 @@ fn check_layers(config: &Config, num_layers: usize) -> Result<(), ModelError> {
 fn heads(config: &Config, layer: usize, is_full: bool, own: &AttentionForm) -> Result<[usize; 2], ModelError> {
     let [head_dim, num_key_value_heads] = [own.head_dim, own.num_key_value_heads];
     if let Some(layers) = config.object("per_layer_config")? {
-        let Some(Value::Object(keys)) = layers.get(&layer.to_string()) else {
-            return Ok([head_dim, num_key_value_heads]);
-        };
+        // Transformers writes indices of equal length, such as 05.
+        let of_layer = layers.iter().find(|(key, _)| key.parse() == Ok(layer));
+        let Some((_, Value::Object(keys))) = of_layer else { return Ok([head_dim, num_key_value_heads]) };
         let of_layer = config.nested(&format!("per_layer_config.{layer}"), keys.clone());
         of_layer.require_known(&["head_dim", "num_key_value_heads"])?;
         let num_key_value_heads = of_layer.size_or("num_key_value_heads", num_key_value_heads)?;

@@ -21,7 +21,7 @@ fn count(graph: &str, part: &str) -> usize {
 fn both_forms_of_the_sizes_of_layers_agree() {
     let published = r#", "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": true"#;
     let of_layer = r#"{"head_dim": 16, "num_key_value_heads": 1}"#;
-    let written = format!(r#", "attention_k_eq_v": true, "per_layer_config": {{"1": {of_layer}, "3": {of_layer}}}"#);
+    let written = format!(r#", "attention_k_eq_v": true, "per_layer_config": {{"01": {of_layer}, "3": {of_layer}}}"#);
     assert_eq!(graph(published), graph(&written));
     let built = graph(published).unwrap();
     assert_eq!((count(&built, "k_proj.weight"), count(&built, "v_proj.weight")), (4, 2), "{built}");
