@@ -96,8 +96,9 @@ pub(super) struct Reference {
     /// Kernels are those of attention, whose bytes are compared with contexts of [`REFERENCE_CONTEXT`] tokens.
     pub(super) assumed: Assumed,
     /// The bytes that count as the minimum that the program must read: weights without embedding tables and without
-    /// experts that no token chooses and, for decoding programs, the keys and values of the rows' contexts, and the
-    /// states that a slot has once. 0 for programs that neither decode nor sample.
+    /// experts that no token chooses and, for decoding programs, the keys and values of the rows' contexts, once for
+    /// each layer that attends to them, and the states that a slot has once. 0 for programs that neither decode nor
+    /// sample.
     pub(super) minimum_bytes: u64,
 }
 
@@ -394,6 +395,9 @@ impl Programs {
     /// Returns the statistics of a program that decodes, for rows with these lengths of context.
     fn decode_reference(&self, sizes: &Sizes, contexts: &[usize]) -> Reference {
         let StateBytes { per_token, per_slot, per_position: _ } = self.form.state_bytes(&self.graphs);
+        // Layers that attend to the cache of another read it again.
+        let shared = shared_states(&self.graphs.decoder);
+        let per_token = per_token + self.form.bytes_of(&self.graphs, shared).per_token;
         let num_tokens: usize = contexts.iter().sum();
         let state_bytes = num_tokens as u64 * per_token + contexts.len() as u64 * per_slot;
         let rounds = attention_layers(&self.graphs.decoder, self.kv_dtype)
@@ -432,6 +436,11 @@ impl Programs {
 impl ProgramForm {
     /// Returns the bytes that one rank keeps between steps, with the padding of the KV cache.
     pub(super) fn state_bytes(&self, graphs: &ModelGraphs) -> StateBytes {
+        self.bytes_of(graphs, graphs.states())
+    }
+
+    /// Returns the bytes of `states`, with the padding of the KV cache.
+    fn bytes_of<'a>(&self, graphs: &ModelGraphs, states: impl IntoIterator<Item = &'a StateSpec>) -> StateBytes {
         let element_bytes = self.kv_dtype(graphs).size_bytes();
         let padded = |state: &StateSpec| match state.extent {
             Extent::Token => {
@@ -439,7 +448,7 @@ impl ProgramForm {
             }
             Extent::Slot | Extent::Position => state.clone(),
         };
-        let states: Vec<StateSpec> = graphs.states().into_iter().map(padded).collect();
+        let states: Vec<StateSpec> = states.into_iter().map(padded).collect();
         StateBytes::of(&states, |vector_len| vector_len as u64 * element_bytes)
     }
 
@@ -545,6 +554,15 @@ fn expert_work(decoder: &Graph, num_tokens: usize) -> (u64, u64) {
         idle_bytes += bytes as f64 * (1.0 - work.experts.round() / *num_here as f64);
     }
     (tiles.round() as u64, idle_bytes as u64)
+}
+
+/// Returns the states of keys and values to which layers attend that do not write them, once for each of these layers.
+fn shared_states(decoder: &Graph) -> impl Iterator<Item = &StateSpec> {
+    let specs = decoder.nodes().iter().filter_map(|node| match &node.op {
+        Op::SharedAttention(spec) => Some(spec),
+        _ => None,
+    });
+    specs.flat_map(AttentionSpec::states).map(|id| decoder.state_spec(id))
 }
 
 /// Returns the heads and the settings of each attention layer of a decoder.
