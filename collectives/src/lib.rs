@@ -1,8 +1,8 @@
 //! All-reduce and all-gather between rank processes: over shared memory on one host, over sockets between hosts.
 //!
-//! Entry points: [`Group::open`] for the ranks of one host, [`Mesh`] for those of several. The ranks of a model that is
-//! split over processes on the CPU add up activations, in most models twice per layer. On one host they map one file, a
-//! memfd or a file on tmpfs:
+//! Entry points: [`Group::open`] for the ranks of one host, [`Mesh`] for those of several. Processes that share a model
+//! on the CPU add up activations, in most models twice per layer. On one host they map one file, a memfd or a file on
+//! tmpfs:
 //!
 //! ```text
 //! ┌────────────────────────────────────────┐

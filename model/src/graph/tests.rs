@@ -131,6 +131,41 @@ fn values_have_a_width_of_their_own_and_stand_beside_their_keys() {
 }
 
 #[test]
+fn values_in_keys_are_no_longer_than_keys_and_of_one_size() {
+    let mut graph = Graph::default();
+    let dims = |heads, dim| Shape::new([Dim::Tokens, Dim::Fixed(heads), Dim::Fixed(dim)]);
+    let [q, k, narrow] = [(0, dims(4, 24)), (1, dims(1, 24)), (2, dims(1, 16))]
+        .map(|(index, shape)| graph.argument(index, shape, DType::F32));
+    let keys = graph.state(&StateSpec::of_tokens("latents", &[1, 24], None));
+    let spec = |value_dim| {
+        let values = ValuesIn::Keys { value_dim };
+        AttentionSpec { keys, values, scale: 1.0, window: None, soft_cap: None, slopes: None }
+    };
+    assert!([0, 25].into_iter().all(|value_dim| graph.latent_attention([q, k], spec(value_dim)).is_err()));
+    assert!(graph.latent_attention([q, narrow], spec(16)).is_err());
+    let attended = graph.latent_attention([q, k], spec(16)).unwrap();
+    let printed = "paged_attention %0, %1 keys=0 values=keys scale=1 : [tokens, 4, 16] float32";
+    assert_eq!(graph.node(attended).to_string(), printed);
+    assert!(graph.latent_attention([q, k], spec(8)).is_err());
+    let own = graph.state(&StateSpec::of_tokens("values", &[1, 16], None));
+    assert!(graph.latent_attention([q, k], AttentionSpec { values: own.into(), ..spec(16) }).is_err());
+}
+
+#[test]
+fn heads_are_multiplied_and_joined_one_by_one() {
+    let mut graph = Graph::default();
+    let dims = |heads, dim| Shape::new([Dim::Tokens, Dim::Fixed(heads), Dim::Fixed(dim)]);
+    let [x, three] = [(0, dims(4, 6)), (1, dims(3, 6))].map(|(index, shape)| graph.argument(index, shape, DType::F32));
+    let matrices = weight(&mut graph, &[4, 5, 6]);
+    let y = graph.head_linear(x, matrices).unwrap();
+    assert_eq!(graph.node(y).shape.to_string(), "[tokens, 4, 5]");
+    assert!(graph.head_linear(three, matrices).is_err() && graph.head_linear(y, matrices).is_err());
+    let joined = graph.join(y, x).unwrap();
+    assert_eq!(graph.node(joined).shape.to_string(), "[tokens, 4, 11]");
+    assert!(graph.join(x, three).is_err());
+}
+
+#[test]
 fn shared_attention_needs_a_layer_that_writes() {
     let mut graph = Graph::default();
     let dims = |heads, dim| Shape::new([Dim::Tokens, Dim::Fixed(heads), Dim::Fixed(dim)]);

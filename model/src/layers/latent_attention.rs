@@ -1,10 +1,10 @@
-//! Causal self-attention over one latent vector per token, which all heads share (DeepSeek-AI, 2024, arXiv 2405.04434).
+//! Causal self-attention to one latent vector per token (DeepSeek-AI, 2024, arXiv 2405.04434).
 //!
-//! Entry point: [`LatentAttention`]. A head's key consists of a part without position, computed from the latent vector,
-//! and a rotated part that all heads share; its value is computed from the latent vector too. The cache keeps only the
-//! latent vector and the rotated part. So a query is multiplied with the matrix that would compute the head's keys, and
-//! attends to the latent vectors themselves; the sum of latent vectors that it gets is multiplied with the matrix that
-//! would compute the values. Ranks split the heads, and each rank keeps all latent vectors.
+//! Entry point: [`LatentAttention`]. All heads share the latent vectors. A head's key has a part without position,
+//! which a matrix of the head computes from the latent vector, and a rotated part, which all heads share. Another
+//! matrix of the head computes the value. The cache keeps the latent vector and the rotated part, but neither keys nor
+//! values. Instead, the first matrix turns the query into a query of latent vectors, and the second turns the weighted
+//! sum of latent vectors into the weighted sum of values. Ranks split the heads; each rank keeps all latent vectors.
 
 use super::{AttentionLayer, HeadsError, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{

@@ -1,9 +1,9 @@
 //! Apertus.
 //!
-//! Paper: Apertus team, 2025 (arXiv 2509.14233). Follows `transformers/models/apertus/modeling_apertus.py`. Differences
-//! from Llama: the feed-forward network has no gate, and its activation is xIELU (arXiv 2411.13010), whose parameters
-//! are learned in each layer; each head of the queries and keys is normalised; the rotary scaling of Llama 3 is the
-//! default.
+//! Paper: Apertus team, 2025 (arXiv 2509.14233). Follows `transformers/models/apertus/modeling_apertus.py`.
+//! Differences from Llama: the feed-forward network has no gate; its activation is xIELU (arXiv 2411.13010), with
+//! parameters that each layer has learned; each head of the queries and keys is normalised; the default rotary scaling
+//! is that of Llama 3.
 
 use numbers::FloatType;
 use serde_json::json;

@@ -2,11 +2,11 @@
 //!
 //! Papers: BigScience, 2022 (arXiv 2211.05100); attention with linear biases is from Press et al., 2021 (arXiv
 //! 2108.12409). MPT is described in databricks.com/blog/mpt-7b. Follows `transformers/models/bloom/modeling_bloom.py`
-//! and `mpt/modeling_mpt.py`. Differences from Llama: instead of rotations, each head lowers the scores of distant keys
-//! by a slope of its own; norms are by mean and variance; the feed-forward network has no gate; embeddings are tied by
-//! default. In BLOOM, layers and norms have biases, one more norm follows the embedding, and the query, key and value
-//! of each head are consecutive rows of one tensor. In MPT, layers and norms have no biases, and queries, keys and
-//! values are one tensor and may be clipped.
+//! and `mpt/modeling_mpt.py`. Differences from Llama: keys are not rotated, and each head lowers the score of a key in
+//! proportion to its distance (`Slopes`); norms are by mean and variance; the feed-forward network has no gate;
+//! embeddings are tied by default. In BLOOM, layers and norms have biases, one more norm follows the embedding, and
+//! the query, key and value of each head are consecutive rows of one tensor. In MPT, layers and norms have no biases,
+//! and queries, keys and values are one tensor and may be clipped.
 
 use numbers::FloatType;
 

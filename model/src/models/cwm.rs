@@ -1,8 +1,8 @@
 //! Code World Model (CWM).
 //!
 //! Paper: FAIR CodeGen team, 2025 (arXiv 2510.02387). Follows `transformers/models/cwm/modeling_cwm.py`. Differences
-//! from Llama: by default three of every four layers have a window, and the first layer has none; the rotary scaling of
-//! Llama 3 is the default.
+//! from Llama: by default the first of every four layers has no window, and the others have one; the default rotary
+//! scaling is that of Llama 3.
 
 use numbers::FloatType;
 use serde_json::json;
