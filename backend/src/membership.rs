@@ -141,16 +141,25 @@ impl Membership {
         if self.group.is_none() {
             return Ok(1);
         }
-        let mut available = vec![0.0; num_ranks];
-        // An f32 is exact up to 2^24 MiB.
-        let own = [(available_host_bytes()? / MIB) as f32];
-        self.with_group(|group| group.all_gather(&own, 1, &mut available))?;
-        let least = available.iter().copied().fold(f32::INFINITY, f32::min) as u64 * MIB;
+        let least = self.available_bytes()?;
         let resident = match stays {
             Stays::OnHost => num_ranks as u64 * weights.iter().map(|spec| spec.local_bytes()).sum::<u64>(),
             Stays::OnDevice => 0,
         };
         Ok(at_once(weights, num_ranks, least.saturating_sub(resident)))
+    }
+
+    /// Returns the bytes that this host could still allocate: the smallest number that any of its ranks sees, so that
+    /// all of them return the same.
+    pub fn available_bytes(&self) -> Result<u64, BackendError> {
+        let own = available_host_bytes()?;
+        if self.group.is_none() {
+            return Ok(own);
+        }
+        let mut available = vec![0.0; self.num_on_host()];
+        // An f32 is exact up to 2^24 MiB.
+        self.with_group(|group| group.all_gather(&[(own / MIB) as f32], 1, &mut available))?;
+        Ok(available.iter().copied().fold(f32::INFINITY, f32::min) as u64 * MIB)
     }
 
     /// Waits until fewer than `max_at_once` ranks of this host have a turn, then returns a turn for this rank, which

@@ -68,6 +68,14 @@ pub fn state_bytes(graphs: &ModelGraphs, kv_type: KvType) -> StateBytes {
     bytes_of_states(&graphs.decoder, kv_type)
 }
 
+/// Returns the bytes that a rank's part of the weights of `graphs` takes when it is loaded. No weights are read.
+///
+/// # Errors
+/// When a weight is missing or malformed.
+pub fn weights_bytes(graphs: &ModelGraphs, checkpoint: &Checkpoint, rank: usize) -> Result<u64, BackendError> {
+    Ok(loader::size_bytes(&[&graphs.decoder, &graphs.logits], checkpoint, rank)?)
+}
+
 fn bytes_of_states(decoder: &Graph, kv_type: KvType) -> StateBytes {
     StateBytes::of(decoder.states(), |vector_len| kv_type.bytes_per_vector(vector_len) as u64)
 }

@@ -1,11 +1,13 @@
 //! Converts a checkpoint to weights in the form that the kernels need.
 //!
-//! Entry point: [`load`]. The operations that use a weight decide its form: packed for linear layers and experts (an
-//! embedding that shares a packed weight reads single rows of it), a table in the type of its spec for other
-//! embeddings, f32 for norms and biases. One tensor is converted at a time, and large ones in parts, so that loading
-//! takes little more memory than the loaded weights.
+//! Entry points: [`load`]; [`size_bytes`], before it. The operations that use a weight decide its form: packed for
+//! linear layers and experts (an embedding that shares a packed weight reads single rows of it), a table in the type of
+//! its spec for other embeddings, f32 for norms and biases. A matrix or a table in blocks of a GGUF file is packed in
+//! blocks. One tensor is converted at a time, and large ones in parts, so that loading takes little more memory than
+//! the loaded weights.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use backend::{Membership, Stays};
@@ -14,8 +16,9 @@ use half::{bf16, f16};
 use kernels::linear::{PackedWeight, WeightType};
 use model::graph::{Graph, Op, WeightSpec};
 use model::weights::{Checkpoint, TensorPart};
+use numbers::blocks::BlockType;
 use numbers::floats::{self, Float};
-use numbers::{FloatType, Rounding};
+use numbers::{FloatType, Rounding, mxfp4};
 
 use super::host;
 use crate::error::CpuError;
@@ -108,34 +111,98 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
     order
 }
 
+/// Returns the bytes that this rank's part of the weights of `graphs` takes when it is loaded. No weights are read.
+///
+/// # Errors
+/// When a weight is missing or malformed.
+pub(super) fn size_bytes(graphs: &[&Arc<Graph>], checkpoint: &Checkpoint, rank: usize) -> Result<u64, CpuError> {
+    let mut bytes = 0;
+    for (spec, used_as) in uses(graphs) {
+        bytes += checkpoint.read(spec, rank, |part| Ok::<_, CpuError>(loaded_bytes(spec, used_as, part)))?;
+    }
+    Ok(bytes)
+}
+
+fn loaded_bytes(spec: &WeightSpec, used_as: Use, part: &TensorPart<'_>) -> u64 {
+    let shape = spec.local_shape();
+    let num_elements = shape.iter().product::<usize>();
+    let bytes = match Form::of(spec, used_as, part) {
+        Form::Blocks(kind) => {
+            let num_columns = shape[shape.len() - 1];
+            PackedWeight::bytes_of_blocks([num_elements / num_columns, num_columns], kind)
+        }
+        Form::Packed(WeightType::Mxfp4) => mxfp4::num_bytes(num_elements),
+        Form::Packed(_) | Form::Table => return spec.local_bytes(),
+        Form::Vector => num_elements * size_of::<f32>(),
+    };
+    bytes as u64
+}
+
+/// The form of a weight in memory.
+enum Form {
+    Vector,
+    Table,
+    Packed(WeightType),
+    Blocks(BlockType),
+}
+
+impl Form {
+    fn of(spec: &WeightSpec, used_as: Use, part: &TensorPart<'_>) -> Self {
+        // The numbers are the same as in bf16.
+        let is_kept = spec.rounding.is_none() && spec.dtype == FloatType::Bf16;
+        match (used_as, part.blocks()) {
+            (Use::Vector, _) => Self::Vector,
+            (_, Some(kind)) if is_kept => Self::Blocks(kind),
+            (Use::Table, _) => Self::Table,
+            (Use::Experts, _) if is_kept && part.is_mxfp4() => Self::Packed(WeightType::Mxfp4),
+            (Use::Matrix | Use::Experts, _) => Self::Packed(weight_type(spec)),
+        }
+    }
+}
+
 fn load_weight((spec, used_as): (&WeightSpec, Use), part: &TensorPart<'_>) -> Result<Weight, CpuError> {
     let shape = spec.local_shape();
-    Ok(match used_as {
-        Use::Vector => Weight::Tensor(host::shaped(vector(spec, part), shape)?),
-        Use::Table => Weight::Tensor(match spec.dtype {
+    Ok(match (Form::of(spec, used_as, part), used_as) {
+        (Form::Vector, _) => Weight::Tensor(host::shaped(vector(spec, part), shape)?),
+        (Form::Table, _) => Weight::Tensor(match spec.dtype {
             FloatType::F16 => host::shaped(table::<f16>(part, shape[0]), shape)?,
             FloatType::Bf16 => host::shaped(table::<bf16>(part, shape[0]), shape)?,
             FloatType::F32 => host::shaped(table::<f32>(part, shape[0]), shape)?,
         }),
-        Use::Matrix => {
-            let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows(rows).bytes);
-            Weight::Packed(Arc::new(PackedWeight::pack([shape[0], shape[1]], part.dtype, weight_type(spec), &rows)))
-        }
-        Use::Experts => {
-            // The numbers are the same as in bf16.
-            let is_kept = part.is_mxfp4() && spec.rounding.is_none() && spec.dtype == FloatType::Bf16;
-            let packed = if is_kept { WeightType::Mxfp4 } else { weight_type(spec) };
+        (Form::Blocks(kind), _) => in_blocks(kind, used_as, &shape, part),
+        (Form::Packed(packed), Use::Experts) => {
             let row_bytes = shape[2] * part.dtype.size_bytes();
             let expert = |index: usize| {
                 let matrix = part.rows(index..index + 1);
-                let rows = |rows: std::ops::Range<usize>, take: &mut dyn FnMut(&[u8])| {
+                let rows = |rows: Range<usize>, take: &mut dyn FnMut(&[u8])| {
                     take(&matrix.bytes[rows.start * row_bytes..rows.end * row_bytes]);
                 };
                 PackedWeight::pack([shape[1], shape[2]], part.dtype, packed, &rows)
             };
             Weight::Experts((0..shape[0]).map(expert).collect())
         }
+        (Form::Packed(packed), _) => {
+            let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows(rows).bytes);
+            Weight::Packed(Arc::new(PackedWeight::pack([shape[0], shape[1]], part.dtype, packed, &rows)))
+        }
     })
+}
+
+/// Returns a matrix, or the matrices of experts, that stays in the blocks of a GGUF file.
+fn in_blocks(kind: BlockType, used_as: Use, shape: &[usize], part: &TensorPart<'_>) -> Weight {
+    if used_as != Use::Experts {
+        let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows_of_blocks(kind, rows).bytes);
+        return Weight::Packed(Arc::new(PackedWeight::of_blocks([shape[0], shape[1]], kind, &rows)));
+    }
+    let row_bytes = shape[2] / kind.block_len() * kind.block_bytes();
+    let expert = |index: usize| {
+        let matrix = part.rows_of_blocks(kind, index..index + 1);
+        let rows = |rows: Range<usize>, take: &mut dyn FnMut(&[u8])| {
+            take(&matrix.bytes[rows.start * row_bytes..rows.end * row_bytes]);
+        };
+        PackedWeight::of_blocks([shape[1], shape[2]], kind, &rows)
+    };
+    Weight::Experts((0..shape[0]).map(expert).collect())
 }
 
 /// Returns all elements as f32, after rounding each to the type of `spec`.
@@ -172,5 +239,96 @@ fn weight_type(spec: &WeightSpec) -> WeightType {
         FloatType::F16 => WeightType::F16,
         FloatType::Bf16 => WeightType::Bf16,
         FloatType::F32 => WeightType::F32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use model::graph::{Partition, Source};
+    use model_files::Gguf;
+
+    use super::*;
+    use crate::error::CpuError;
+
+    /// Returns a file of `integration-tests/fixtures/gguf`.
+    fn checkpoint(name: &str) -> Checkpoint {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures/gguf").join(name);
+        Checkpoint::of_gguf(&Gguf::open(&file.join("model.gguf")).unwrap()).unwrap()
+    }
+
+    fn spec(name: &str, shape: [usize; 2], partition: Partition, num_ranks: usize) -> WeightSpec {
+        WeightSpec {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype: FloatType::Bf16,
+            partition,
+            num_ranks,
+            num_copies: 1,
+            source: Source::Whole,
+            rounding: None,
+        }
+    }
+
+    /// Returns the rows of a weight that was loaded, and the bytes that it takes in memory.
+    fn loaded(checkpoint: &Checkpoint, spec: &WeightSpec, rank: usize, used_as: Use) -> (Vec<Vec<f32>>, usize) {
+        let load = |part: &TensorPart<'_>| load_weight((spec, used_as), part);
+        let Weight::Packed(weight) = checkpoint.read::<_, CpuError>(spec, rank, load).unwrap() else {
+            panic!("{} is not packed", spec.name)
+        };
+        let row_of = |output: usize| {
+            let mut row = vec![f32::NAN; weight.num_inputs()];
+            weight.copy_row(output, &mut row);
+            row
+        };
+        ((0..weight.num_outputs()).map(row_of).collect(), weight.size_bytes())
+    }
+
+    /// Returns the rows of the part of a rank, rounded to bf16.
+    fn in_bf16(checkpoint: &Checkpoint, spec: &WeightSpec, rank: usize) -> Vec<Vec<f32>> {
+        let floats = checkpoint.read::<_, CpuError>(spec, rank, |part| Ok(vector(spec, part))).unwrap();
+        floats.chunks(spec.local_shape()[1]).map(<[f32]>::to_vec).collect()
+    }
+
+    #[test]
+    fn weights_in_blocks_keep_their_size_and_are_those_of_bf16() {
+        let large = checkpoint("llama-k");
+        let small = checkpoint("llama-q4");
+        let up = "model.layers.0.mlp.up_proj.weight";
+        let embedding = "model.embed_tokens.weight";
+        let cases = [
+            (&large, spec(up, [256, 256], Partition::Column, 1), Use::Matrix),
+            (&large, spec(embedding, [320, 256], Partition::Vocab, 2), Use::Table),
+            (&small, spec(up, [96, 64], Partition::Column, 2), Use::Matrix),
+            (&small, spec(up, [96, 64], Partition::Row, 2), Use::Matrix),
+        ];
+        for (checkpoint, spec, used_as) in cases {
+            for rank in 0..spec.num_ranks {
+                let (rows, size) = loaded(checkpoint, &spec, rank, used_as);
+                assert_eq!(rows, in_bf16(checkpoint, &spec, rank), "{spec:?}, rank {rank}");
+                // A panel has 32 rows.
+                let [num_rows, num_columns] = [spec.local_shape()[0].next_multiple_of(32), spec.local_shape()[1]];
+                assert!(size < num_rows * num_columns * 9 / 8, "{spec:?}: {size} bytes");
+                let predicted = |part: &TensorPart<'_>| Ok::<_, CpuError>(loaded_bytes(&spec, used_as, part));
+                assert_eq!(checkpoint.read(&spec, rank, predicted).unwrap(), size as u64, "{spec:?}");
+            }
+        }
+    }
+
+    /// A rank that has a part of a block has bf16, as has a weight that is requested in another type.
+    #[test]
+    fn weights_that_cannot_stay_in_blocks_become_floats() {
+        let large = checkpoint("llama-k");
+        let up = "model.layers.0.mlp.up_proj.weight";
+        let cut = spec(up, [256, 256], Partition::Row, 2);
+        let floats = WeightSpec { dtype: FloatType::F32, ..spec(up, [256, 256], Partition::Column, 1) };
+        for (spec, bytes) in [(cut, 2), (floats, 4)] {
+            for rank in 0..spec.num_ranks {
+                let (rows, size) = loaded(&large, &spec, rank, Use::Matrix);
+                assert_eq!(rows, in_bf16(&large, &spec, rank), "{spec:?}, rank {rank}");
+                assert_eq!(size, spec.local_shape().iter().product::<usize>() * bytes, "{spec:?}");
+            }
+        }
     }
 }

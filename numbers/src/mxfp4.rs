@@ -13,6 +13,11 @@ const NAN: u8 = 0xff;
 /// The number of mantissa bits of an f32.
 const MANTISSA_BITS: u32 = 23;
 
+/// Returns the bytes of `num_floats` floats and their scales, as weights in memory: a scale takes two bytes there.
+pub fn num_bytes(num_floats: usize) -> usize {
+    num_floats / 2 + num_floats.div_ceil(BLOCK) * 2
+}
+
 /// Returns the number that the lower four bits of `bits` encode.
 pub fn number(bits: u8) -> f32 {
     let magnitude = MAGNITUDES[usize::from(bits & 7)];

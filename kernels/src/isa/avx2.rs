@@ -172,6 +172,18 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     }
 
     #[inline(always)]
+    fn bits(self, words: &[u32; LANES], shift: usize, num_bits: usize) -> Pair {
+        let [low, high] = self.load_words(words);
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe {
+            let (shift, mask) = (_mm256_set1_epi32(shift as i32), _mm256_set1_epi32((1 << num_bits) - 1));
+            let [low, high] = [_mm256_srlv_epi32(low, shift), _mm256_srlv_epi32(high, shift)];
+            let [low, high] = [_mm256_and_si256(low, mask), _mm256_and_si256(high, mask)];
+            [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
+        }
+    }
+
+    #[inline(always)]
     fn widen_i8(self, bytes: &[i8; LANES]) -> Pair {
         let (low, high) = bytes.split_at(LANES / 2);
         // SAFETY: `self` proves that the CPU has AVX2; each half holds the 8 bytes that are read.

@@ -9,8 +9,30 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::avx2::sum_halves;
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
-use super::simd::{Kernel, LANES, Simd};
+use super::simd::{Kernel, LANES, Simd, round_halves};
 use crate::lines::{Line, bf16_line};
+
+/// The order in which 16 bf16 values of one vector, then 16 of another, become words with a value of each.
+static ALTERNATING: [u16; 2 * LANES] = {
+    let mut order = [0; 2 * LANES];
+    let mut i = 0;
+    while i < LANES {
+        (order[2 * i], order[2 * i + 1]) = (i as u16, (LANES + i) as u16);
+        i += 1;
+    }
+    order
+};
+
+/// The lowest bit, the lowest two bits, and all bits of each number of four bits.
+static LOW_BITS: [[f32; LANES]; 3] = {
+    let mut tables = [[0.0; LANES]; 3];
+    let mut i = 0;
+    while i < LANES {
+        (tables[0][i], tables[1][i], tables[2][i]) = ((i & 1) as f32, (i & 3) as f32, i as f32);
+        i += 1;
+    }
+    tables
+};
 
 /// Proof that the CPU has AVX-512 F and BW, and FMA. If `NUM_DOTS` is 1, the CPU also has VNNI; if 2, it also has VNNI
 /// and BF16.
@@ -326,6 +348,36 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
         unsafe {
             let (low, high) = (_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(LANES)));
             _mm512_store_si512(to.0.as_mut_ptr().cast(), bits_of_bf16(_mm512_cvtne2ps_pbh(high, low)));
+        }
+    }
+
+    #[inline(always)]
+    fn bits(self, words: &[u32; LANES], shift: usize, num_bits: usize) -> __m512 {
+        let words = self.load_words(words);
+        // SAFETY: `self` proves that the CPU has AVX-512; a table holds the 64 bytes that are read.
+        unsafe {
+            let shifted = _mm512_srlv_epi32(words, _mm512_set1_epi32(shift as i32));
+            // The permutation reads only the lowest four bits of each word.
+            let table = match num_bits {
+                1 => &LOW_BITS[0],
+                2 => &LOW_BITS[1],
+                4 => &LOW_BITS[2],
+                _ => return _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32((1 << num_bits) - 1))),
+            };
+            _mm512_permutexvar_ps(shifted, _mm512_loadu_ps(table.as_ptr()))
+        }
+    }
+
+    #[inline(always)]
+    fn round_halves(self, low: __m512, high: __m512, to: &mut Line) {
+        if !Self::HAS_BF16 {
+            return round_halves(self, low, high, to);
+        }
+        // SAFETY: `self` proves that the CPU has AVX-512 with BW and BF16; `to` holds the bytes that are written.
+        unsafe {
+            let rounded = bits_of_bf16(_mm512_cvtne2ps_pbh(high, low));
+            let order = _mm512_loadu_si512(ALTERNATING.as_ptr().cast());
+            _mm512_store_si512(to.0.as_mut_ptr().cast(), _mm512_permutexvar_epi16(order, rounded));
         }
     }
 

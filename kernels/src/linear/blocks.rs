@@ -57,7 +57,7 @@ pub(super) struct BlockOfX<'a> {
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
 }
 
-/// A block whose rows are to be rounded: to bf16 for bf16 and MXFP4 weights, otherwise to int8.
+/// A block whose rows are to be rounded: to bf16 for bf16 and narrow weights, otherwise to int8.
 struct Round<'a> {
     format: Format,
     x: &'a [f32],

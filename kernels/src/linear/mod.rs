@@ -4,7 +4,7 @@
 //! the same x, and [`gated_mlp`] for the three layers of a feed-forward network. `packed_weight` stores the weight in
 //! panels of 32 outputs, `row_blocks` lays x out to match, `tile` multiplies both in registers, and this file divides y
 //! among threads. Other weights use `tiled_weight` and `tiled` instead: int8 and int4 weights and, if the instruction
-//! set multiplies pairs of bf16, bf16 and MXFP4 weights.
+//! set multiplies pairs of bf16, bf16 weights and those of `narrow`, which become bf16.
 //!
 //! With float weights, every element of y is one chain of multiply-adds over the inputs in ascending order (with bf16
 //! weights, over pairs of inputs on AVX-512 BF16 and over steps of 32 inputs on AMX), then the bias. With int8 and int4
@@ -15,8 +15,10 @@ mod bf16_row;
 mod blocks;
 mod group_tile;
 mod int4;
+mod levels;
 mod multiply;
 mod mxfp4;
+mod narrow;
 mod packed_weight;
 mod parts;
 mod row_blocks;
@@ -37,12 +39,11 @@ use crate::activation::{self, Activation};
 use crate::isa::{self, Isa, Kernel, LANES, Simd};
 use crate::lines::Line;
 use crate::scratch::Scratch;
-use mxfp4::UnpackPanel;
 use packed_weight::{Bf16Line, PANEL_OUTPUTS, Panels, WeightLine};
 use parts::{PanelCut, Part};
 use row_blocks::{RowBlock, RowBlocks};
 use tile::{LinesAhead, TileInputs};
-use tiled_weight::TiledWeight;
+use tiled_weight::{Format, TiledWeight};
 
 /// The number of panels that share one pass over a row block.
 const GROUP_PANELS: usize = 4;
@@ -112,7 +113,7 @@ pub(crate) fn linear_each_on(isa: Isa, x: &[f32], mut layers: Vec<Layer<'_>>) {
         for Layer { weight, bias, y } in parts {
             match weight.panels() {
                 Panels::Tiled(_) => tiled::linear(isa, (x, inputs), vec![Layer { weight, bias, y }]),
-                Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) | Panels::Mxfp4(_) => {
+                Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) | Panels::Narrow(_) => {
                     Product { isa, blocks: &blocks, weight, bias }.compute(y);
                 }
             }
@@ -238,7 +239,7 @@ impl Product<'_> {
             Panels::F32(lines) => self.isa.run(PartProduct { blocks, lines, part }),
             Panels::Bf16(lines) => self.isa.run(PartProduct { blocks, lines, part }),
             Panels::F16(lines) => self.isa.run(PartProduct { blocks, lines, part }),
-            Panels::Mxfp4(weight) => self.isa.run(UnpackedProduct { blocks, weight, part }),
+            Panels::Narrow(weight) => self.isa.run(UnpackedProduct { blocks, weight, part }),
             Panels::Tiled(_) => unreachable!("tiles are multiplied by `tiled`"),
         }
         if let Some(bias) = self.bias {
@@ -289,7 +290,7 @@ impl<L: WeightLine> Kernel for PartProduct<'_, '_, L> {
     }
 }
 
-/// As [`PartProduct`] for a weight in MXFP4: a few panels at a time are unpacked to lines of bf16.
+/// As [`PartProduct`] for a narrow weight: a few panels at a time are unpacked to lines of bf16.
 struct UnpackedProduct<'a, 'y> {
     blocks: (&'a RowBlocks<'a>, usize),
     weight: &'a TiledWeight,
@@ -302,6 +303,7 @@ impl Kernel for UnpackedProduct<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { blocks, weight, part } = self;
+        let Format::Narrow(narrow) = weight.format() else { unreachable!("other weights are not unpacked to lines") };
         let num_inputs = blocks.0.num_inputs();
         let mut lines = UNPACKED.take();
         lines.resize(GROUP_PANELS * num_inputs, Line([0; LANES]));
@@ -309,8 +311,7 @@ impl Kernel for UnpackedProduct<'_, '_> {
             let num_panels = GROUP_PANELS.min(part.num_panels - first);
             let lines = &mut lines[..num_panels * num_inputs];
             for (panel, to) in lines.chunks_exact_mut(num_inputs).enumerate() {
-                let (_, steps) = weight.panel(part.first_panel + first + panel);
-                simd.call(UnpackPanel { steps, to });
+                narrow.unpack_panel(simd, weight.panel(part.first_panel + first + panel), to);
             }
             let rows = part.rows.iter_mut().map(|row| {
                 let [start, end] = [first, first + num_panels].map(|panel| (panel * PANEL_OUTPUTS).min(row.len()));

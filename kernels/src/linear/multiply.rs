@@ -9,7 +9,7 @@ use super::bf16_row;
 use super::blocks::{BlockOfX, RowNumbers};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
-use super::mxfp4::{self, MXFP4_STEP_LINES};
+use super::narrow::{Narrow, Steps};
 use crate::isa::{LANES, Simd, Tiles};
 use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs, Int8Quads};
@@ -53,8 +53,8 @@ pub(super) trait Multiply {
 
     /// Returns the steps of a panel in the form in which they are multiplied.
     #[inline(always)]
-    fn prepare<'a>(&self, steps: &'a [Line], _scratch: &'a mut Vec<Line>) -> &'a [Line] {
-        steps
+    fn prepare<'a, S: Simd>(&self, _simd: S, steps: Steps<'a>, _scratch: &'a mut Vec<Line>) -> &'a [Line] {
+        steps.lines
     }
 
     /// Returns the start value of the sums of a row.
@@ -109,8 +109,11 @@ pub(super) enum Int4<'a> {
     Unpacked(Int8<'a>),
 }
 
-/// MXFP4, unpacked to bf16 first, then multiplied as bf16.
-pub(super) struct Mxfp4<'a>(pub(super) Bf16<'a>);
+/// Weights that are unpacked to bf16 first, then multiplied as bf16.
+pub(super) struct Unpacked<'a> {
+    pub(super) from: Narrow,
+    pub(super) by: Bf16<'a>,
+}
 
 impl Multiply for Bf16<'_> {
     type Sum = f32;
@@ -159,7 +162,7 @@ impl Multiply for Bf16<'_> {
     }
 }
 
-impl Multiply for Mxfp4<'_> {
+impl Multiply for Unpacked<'_> {
     type Sum = f32;
 
     #[inline(always)]
@@ -169,22 +172,18 @@ impl Multiply for Mxfp4<'_> {
 
     #[inline(always)]
     fn num_sweeps<S: Simd>(&self) -> usize {
-        self.0.num_sweeps::<S>()
+        self.by.num_sweeps::<S>()
     }
 
     #[inline(always)]
-    fn prepare<'a>(&self, steps: &'a [Line], scratch: &'a mut Vec<Line>) -> &'a [Line] {
-        let num_steps = steps.len() / MXFP4_STEP_LINES;
-        scratch.resize(num_steps * STEP_LINES, Line([0; 16]));
-        for (step, to) in steps.chunks_exact(MXFP4_STEP_LINES).zip(scratch.chunks_exact_mut(STEP_LINES)) {
-            mxfp4::unpack_step(step, to);
-        }
+    fn prepare<'a, S: Simd>(&self, simd: S, steps: Steps<'a>, scratch: &'a mut Vec<Line>) -> &'a [Line] {
+        self.from.unpack(simd, steps, scratch);
         scratch
     }
 
     #[inline(always)]
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, right: RightSide<'_>, sums: &mut Block<f32>) {
-        self.0.add_product(simd, x, right, sums);
+        self.by.add_product(simd, x, right, sums);
     }
 
     #[inline(always)]
@@ -284,13 +283,13 @@ impl Multiply for Int4<'_> {
     }
 
     #[inline(always)]
-    fn prepare<'a>(&self, steps: &'a [Line], scratch: &'a mut Vec<Line>) -> &'a [Line] {
+    fn prepare<'a, S: Simd>(&self, _simd: S, steps: Steps<'a>, scratch: &'a mut Vec<Line>) -> &'a [Line] {
         if matches!(self, Self::Groups { .. }) {
-            return steps;
+            return steps.lines;
         }
-        let num_steps = steps.len() / INT4_STEP_LINES;
+        let num_steps = steps.lines.len() / INT4_STEP_LINES;
         scratch.resize(num_steps * STEP_LINES, Line([0; 16]));
-        for (step, to) in steps.chunks_exact(INT4_STEP_LINES).zip(scratch.chunks_exact_mut(STEP_LINES)) {
+        for (step, to) in steps.lines.chunks_exact(INT4_STEP_LINES).zip(scratch.chunks_exact_mut(STEP_LINES)) {
             int4::unpack_step(step, to);
         }
         scratch

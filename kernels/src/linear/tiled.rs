@@ -2,13 +2,13 @@
 //!
 //! Entry points: [`linear`], [`gated_mlp`]. If there are several blocks, the inputs are divided into passes. What a
 //! pass reads of x stays in the second-level cache, and the sums are kept from pass to pass. If there are many blocks,
-//! or the weights are int4 or MXFP4, a panel is divided into chunks of a few steps. A chunk stays in the first-level
+//! or the weights are int4 or narrow, a panel is divided into chunks of a few steps. A chunk stays in the first-level
 //! cache while all blocks use it. With AVX2, whose products prefetch the rows of the next step, passes are longer, and
 //! only unpacked int4 weights are divided into chunks.
 //!
 //! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
 //! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
-//! MXFP4 weights are unpacked to bf16 first. Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and
+//! Narrow weights are unpacked to bf16 first. Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and
 //! `group_tile` multiplies other int4 weights. Their sums are exact (`multiply`). A single row takes two panels at a
 //! time, unless weights are unpacked.
 
@@ -19,7 +19,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use rayon::prelude::*;
 
 use super::blocks::Blocks;
-use super::multiply::{Bf16, Int4, Int8, Multiply, Mxfp4, Sum, copy};
+use super::multiply::{Bf16, Int4, Int8, Multiply, Sum, Unpacked, copy};
+use super::narrow::Steps;
 use super::packed_weight::{PANEL_OUTPUTS, Panels};
 use super::parts::{self, PanelCut, Part};
 use super::tiled_weight::{Format, TiledWeight};
@@ -98,7 +99,7 @@ pub(super) fn linear(isa: Isa, (x, inputs): (&[f32], usize), layers: Vec<Layer<'
     let num_outputs = layers.iter().map(|layer| layer.weight.num_outputs()).sum();
     let tiled = layers.into_iter().map(|Layer { weight, bias, y }| match weight.panels() {
         Panels::Tiled(weight) => (weight, bias, y),
-        Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) | Panels::Mxfp4(_) => {
+        Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) | Panels::Narrow(_) => {
             unreachable!("other weights are multiplied by `tile`")
         }
     });
@@ -295,19 +296,18 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
         let block_rows = self.blocks.block_rows();
         let num_rows = self.destination.num_blocks(block_rows) * block_rows;
         match self.weights[0].format() {
-            Format::Bf16 | Format::Mxfp4 if !S::HAS_PAIRS => {
+            Format::Bf16 | Format::Narrow(_) if !S::HAS_PAIRS => {
                 unreachable!("weights are laid out for the instruction set")
             }
-            format @ (Format::Bf16 | Format::Mxfp4) => {
+            format @ (Format::Bf16 | Format::Narrow(_)) => {
                 let by = match tiles {
                     Some(tiles) => Bf16::Tiles(tiles),
                     None if self.isa.has_tiles() => Bf16::Row,
                     None => Bf16::Vectors { block_rows },
                 };
-                if format == Format::Bf16 {
-                    self.multiply(simd, &by);
-                } else {
-                    self.multiply(simd, &Mxfp4(by));
+                match format {
+                    Format::Narrow(from) => self.multiply(simd, &Unpacked { from, by }),
+                    _ => self.multiply(simd, &by),
                 }
             }
             Format::Int8 => self.multiply(simd, &Int8 { tiles, block_rows }),
@@ -421,7 +421,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         (weight, panel, steps): (&TiledWeight, usize, Range<usize>),
         (sums, scratch): (&mut [Block<M::Sum>], &mut Vec<Line>),
     ) {
-        let (_, lines) = weight.panel(self.first_panel + panel);
+        let (heads, lines) = weight.panel(self.first_panel + panel);
         let step_lines = weight.format().step_lines();
         let num_blocks = sums.len();
         // Prefetch the next panel in equal shares or, where lines are read once, the lines that are `LINES_AHEAD` lines
@@ -440,7 +440,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         for first in steps.clone().step_by(chunk_steps) {
             let chunk = first..(first + chunk_steps).min(steps.end);
             let packed = &lines[chunk.start * step_lines..chunk.end * step_lines];
-            let right = by.prepare(packed, scratch);
+            let right = by.prepare(simd, Steps { heads, first: chunk.start, lines: packed }, scratch);
             for (idx, sums) in sums.iter_mut().enumerate() {
                 let share = idx * chunk.len() * lines_per_step;
                 let ahead = Ahead { first: packed.as_ptr().wrapping_add(distance + share), lines_per_step };

@@ -1,18 +1,22 @@
 //! A weight matrix in panels for block products: `[panels][scales, then steps][2 tiles][16 lines][16 outputs]`.
 //!
 //! Entry point: [`TiledWeight`]. A step is 32 inputs of bf16 or 64 of int8, for the 32 outputs of a panel; a word of a
-//! line holds 2 or 4 adjacent inputs of one output. `int4` and `mxfp4` define the steps of weights of 4 bits. Missing
+//! line holds 2 or 4 adjacent inputs of one output. `int4` and `narrow` define the steps of their weights. Missing
 //! outputs of the last panel, and missing inputs of the last step, count as zero.
 
 use std::slice::Chunks;
 
 use half::bf16;
+use numbers::blocks::BlockType;
 use numbers::int8;
+use rayon::prelude::*;
 
 use super::bf16_panel::PackPairsOfInputs;
 use super::int4::{self, INT4_STEP_LINES};
-use super::mxfp4::{self, MXFP4_STEP_LINES};
-use super::packed_weight::{PANEL_OUTPUTS, Stored};
+use super::levels;
+use super::mxfp4;
+use super::narrow::Narrow;
+use super::packed_weight::{PANEL_OUTPUTS, PIECE_BYTES, Stored, StoredRows};
 use crate::isa::{Isa, Kernel, Simd};
 use crate::lines::{Line, Lines, STEP_LINES, TILE_SIZE};
 
@@ -25,8 +29,8 @@ pub(super) enum Format {
     Int8,
     /// Eight int4 values, in the layout of `int4`.
     Int4,
-    /// Eight floats of 4 bits, in the layout of `mxfp4`.
-    Mxfp4,
+    /// Numbers of few bits, which become pairs of bf16.
+    Narrow(Narrow),
 }
 
 /// A weight matrix in panels of tiles.
@@ -42,7 +46,7 @@ impl Format {
     /// The number of inputs of a step.
     pub(super) fn step_inputs(self) -> usize {
         match self {
-            Self::Bf16 | Self::Mxfp4 => 32,
+            Self::Bf16 | Self::Narrow(_) => 32,
             Self::Int8 | Self::Int4 => 64,
         }
     }
@@ -52,21 +56,22 @@ impl Format {
         match self {
             Self::Bf16 | Self::Int8 => STEP_LINES,
             Self::Int4 => INT4_STEP_LINES,
-            Self::Mxfp4 => MXFP4_STEP_LINES,
+            Self::Narrow(narrow) => narrow.step_lines(),
         }
     }
 
-    /// The number of lines of a panel before its first step, which hold a scale for each output.
-    fn num_scale_lines(self) -> usize {
+    /// The number of lines of a panel before its first step. Those of integers hold a scale for each output.
+    fn num_scale_lines(self, num_inputs: usize) -> usize {
         match self {
-            Self::Bf16 | Self::Mxfp4 => 0,
+            Self::Bf16 => 0,
+            Self::Narrow(narrow) => narrow.num_head_lines(num_inputs),
             Self::Int8 | Self::Int4 => PANEL_OUTPUTS * size_of::<f32>() / size_of::<Line>(),
         }
     }
 
     /// True if x is rounded to bf16, and false if it is quantized to int8.
     pub(super) fn rounds_to_bf16(self) -> bool {
-        matches!(self, Self::Bf16 | Self::Mxfp4)
+        matches!(self, Self::Bf16 | Self::Narrow(_))
     }
 
     fn num_steps(self, num_inputs: usize) -> usize {
@@ -74,7 +79,7 @@ impl Format {
     }
 
     fn panel_len(self, num_inputs: usize) -> usize {
-        self.num_scale_lines() + self.num_steps(num_inputs) * self.step_lines()
+        self.num_scale_lines(num_inputs) + self.num_steps(num_inputs) * self.step_lines()
     }
 }
 
@@ -88,13 +93,43 @@ impl TiledWeight {
                 isa.run(PackPairsOfInputs { panel, rows, num_inputs });
             }),
             Format::Int8 | Format::Int4 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
-                isa.run(PackIntegers { format, panel, rows: rows.chunks(num_inputs) });
+                isa.run(PackIntegers { format, panel, num_inputs, rows });
             }),
-            Format::Mxfp4 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
+            Format::Narrow(_) => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
                 isa.run(PackMxfp4 { panel, rows: rows.chunks(num_inputs) });
             }),
         }
         Self { format, sizes: stored.sizes, lines }
+    }
+
+    /// Packs a weight that is stored in blocks; see [`PackedWeight::of_blocks`](super::PackedWeight::of_blocks).
+    pub(super) fn of_blocks(sizes: [usize; 2], kind: BlockType, rows: &StoredRows<'_>) -> Self {
+        let [num_outputs, num_inputs] = sizes;
+        let format = Format::Narrow(Narrow::Blocks(kind));
+        let (panel_len, num_heads) = (format.panel_len(num_inputs), format.num_scale_lines(num_inputs));
+        let row_bytes = num_inputs / kind.block_len() * kind.block_bytes();
+        let num_panels = (PIECE_BYTES / (PANEL_OUTPUTS * row_bytes)).max(1);
+        let mut lines = Lines::zeros(num_outputs.div_ceil(PANEL_OUTPUTS) * panel_len);
+        lines.par_chunks_mut(num_panels * panel_len).enumerate().for_each(|(piece, panels)| {
+            let first = piece * num_panels * PANEL_OUTPUTS;
+            let last = (first + num_panels * PANEL_OUTPUTS).min(num_outputs);
+            rows(first..last, &mut |bytes| {
+                let rows_of_panels = bytes.chunks(PANEL_OUTPUTS * row_bytes);
+                for (panel, rows) in panels.chunks_mut(panel_len).zip(rows_of_panels) {
+                    let (heads, steps) = panel.split_at_mut(num_heads);
+                    for (output, row) in rows.chunks_exact(row_bytes).enumerate() {
+                        levels::pack(kind, (&mut *heads, &mut *steps), output, row);
+                    }
+                }
+            });
+        });
+        Self { format, sizes, lines }
+    }
+
+    /// Returns the memory of [`TiledWeight::of_blocks`] in bytes.
+    pub(super) fn bytes_of_blocks([num_outputs, num_inputs]: [usize; 2], kind: BlockType) -> usize {
+        let panel_len = Format::Narrow(Narrow::Blocks(kind)).panel_len(num_inputs);
+        num_outputs.div_ceil(PANEL_OUTPUTS) * panel_len * size_of::<Line>()
     }
 
     /// Returns the format of the words: pairs of bf16, four int8 or eight int4 values.
@@ -120,7 +155,7 @@ impl TiledWeight {
     /// Returns the scales of a panel's outputs, and the lines of its steps.
     pub(super) fn panel(&self, idx: usize) -> (&[Line], &[Line]) {
         let panel_len = self.panel_len();
-        self.lines[idx * panel_len..][..panel_len].split_at(self.format.num_scale_lines())
+        self.lines[idx * panel_len..][..panel_len].split_at(self.format.num_scale_lines(self.sizes[1]))
     }
 
     pub(super) fn size_bytes(&self) -> usize {
@@ -136,7 +171,7 @@ impl TiledWeight {
                 let scale = scale(scales, output);
                 return row.iter_mut().for_each(|weight| *weight *= scale);
             }
-            Format::Mxfp4 => return mxfp4::copy_row(steps, output, row),
+            Format::Narrow(narrow) => return narrow.copy_row((scales, steps), output, row),
             Format::Bf16 | Format::Int8 => {}
         }
         let (first_line, column) = (output / TILE_SIZE * TILE_SIZE, output % TILE_SIZE);
@@ -147,7 +182,7 @@ impl TiledWeight {
                 let values = words.flat_map(|word| [word << 16, word & 0xffff_0000].map(f32::from_bits));
                 row.iter_mut().zip(values).for_each(|(weight, value)| *weight = value);
             }
-            Format::Int8 | Format::Int4 | Format::Mxfp4 => {
+            Format::Int8 | Format::Int4 | Format::Narrow(_) => {
                 let scale = scale(scales, output);
                 let values = words.flat_map(|word| word.to_le_bytes().map(u8::cast_signed));
                 row.iter_mut().zip(values).for_each(|(weight, value)| *weight = f32::from(value) * scale);
@@ -166,7 +201,9 @@ fn scale(scales: &[Line], output: usize) -> f32 {
 struct PackIntegers<'a> {
     format: Format,
     panel: &'a mut [Line],
-    rows: Chunks<'a, f32>,
+    num_inputs: usize,
+    /// `[rows, inputs]`
+    rows: &'a [f32],
 }
 
 impl Kernel for PackIntegers<'_> {
@@ -174,11 +211,11 @@ impl Kernel for PackIntegers<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
-        let (scales, steps) = self.panel.split_at_mut(self.format.num_scale_lines());
-        for (output, row) in self.rows.enumerate() {
+        let (scales, steps) = self.panel.split_at_mut(self.format.num_scale_lines(self.num_inputs));
+        for (output, row) in self.rows.chunks(self.num_inputs).enumerate() {
             let scale = match self.format {
                 Format::Int4 => int4::pack(steps, output, row),
-                Format::Int8 | Format::Bf16 | Format::Mxfp4 => pack_int8(steps, output, row),
+                Format::Int8 | Format::Bf16 | Format::Narrow(_) => pack_int8(steps, output, row),
             };
             scales[output / TILE_SIZE].0[output % TILE_SIZE] = scale.to_bits();
         }

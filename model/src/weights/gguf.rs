@@ -43,7 +43,7 @@ pub(super) fn places(gguf: &Gguf, file: &str, file_len: usize) -> Result<Vec<(St
     let has_post_norms = matches!(architecture, "gemma2" | "gemma3");
     let place = |tensor: &model_files::TensorInfo| {
         let kind = kind(tensor.kind).filter(|kind| {
-            let num_columns = tensor.shape.get(1).copied().unwrap_or(1);
+            let num_columns = if tensor.shape.len() < 2 { 1 } else { tensor.shape[tensor.shape.len() - 1] };
             num_columns.is_multiple_of(kind.block_size())
         });
         let kind = kind.ok_or_else(|| WeightsError::Block {

@@ -181,7 +181,7 @@ impl Checkpoint {
         if let (StoredType::Blocks { kind, added }, None) = (place.stored, place.stored.float()) {
             self.check_shape(name, place, shape)?;
             // A vector is read as a matrix with one column.
-            let num_columns = shape.get(1).copied().unwrap_or(1);
+            let num_columns = if shape.len() < 2 { 1 } else { shape[shape.len() - 1] };
             return Ok(StoredTensor::Encoded(Encoded::Blocks(Blocks {
                 num_columns,
                 bytes: self.pages(place),

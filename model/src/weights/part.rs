@@ -1,13 +1,15 @@
 //! A rank's part of a weight, read by rows. Rows are borrowed from the file if the weight is a whole tensor of floats
 //! that ranks do not split or split by rows, and no padding is needed; otherwise they are gathered into new memory.
 //!
-//! Entry points: [`TensorPart::rows`], [`TensorPart::all`]. The part records the first tensor in which it reads an
+//! Entry points: [`TensorPart::rows`], [`TensorPart::all`]; [`TensorPart::blocks`] and [`TensorPart::rows_of_blocks`] for
+//! weights that stay in the blocks of a GGUF file. The part records the first tensor in which it reads an
 //! infinity or a NaN.
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use numbers::blocks::BlockType;
 use numbers::{FloatType, floats};
 
 use super::encoding::Encoded;
@@ -90,7 +92,7 @@ impl<'a> TensorPart<'a> {
         let WeightPart { dim, start, len, .. } = self.part;
         match self.layout {
             Layout::Rows if dim == 0 => {}
-            Layout::Rows | Layout::Section { .. } | Layout::Stack => return self.gather(rows),
+            Layout::Rows | Layout::Section { .. } | Layout::Stack => return self.gather(rows, None),
             Layout::Columns { section, len } => return self.gather_columns(rows, section, len),
             Layout::Heads { section, len, is_transposed } => {
                 return self.gather_heads(rows, section, (len, is_transposed));
@@ -100,12 +102,12 @@ impl<'a> TensorPart<'a> {
             }
         }
         let Some(tensor) = self.tensors[0].floats() else {
-            return self.gather(rows);
+            return self.gather(rows, None);
         };
         let at = |row: usize| (start + row.min(len)) * self.row_len * self.element_bytes();
         let pages = tensor.part(at(rows.start)..at(rows.end));
         let stored = pages.bytes();
-        self.check(0, stored);
+        self.check(0, floats::are_finite(stored, self.dtype));
         let num_bytes = rows.len() * self.row_len * self.element_bytes();
         let padded = || [stored, &vec![0; num_bytes - stored.len()]].concat();
         let bytes = if stored.len() == num_bytes { Cow::Borrowed(stored) } else { Cow::Owned(padded()) };
@@ -117,22 +119,46 @@ impl<'a> TensorPart<'a> {
         self.tensors.iter().all(|tensor| matches!(tensor, StoredTensor::Encoded(Encoded::Mxfp4(_))))
     }
 
+    /// Returns the type of the blocks in which the checkpoint stores the part, or `None` if it stores it in another form,
+    /// or a row of the part does not consist of whole blocks.
+    pub fn blocks(&self) -> Option<BlockType> {
+        if !matches!(self.layout, Layout::Rows | Layout::Section { .. } | Layout::Stack) {
+            return None;
+        }
+        let (kind, _) = self.tensors.first()?.blocks()?;
+        let WeightPart { dim, start, len, padding } = self.part;
+        let lens = if dim == 0 { [self.row_len; 3] } else { [start, len, padding].map(|len| len * self.index_len) };
+        let has_whole_blocks = lens.iter().all(|len| len.is_multiple_of(kind.block_len()));
+        let is_same = |tensor: &StoredTensor<'_>| tensor.blocks().is_some_and(|(other, _)| other == kind);
+        (has_whole_blocks && self.tensors.iter().all(is_same)).then_some(kind)
+    }
+
+    /// Reads the blocks, of the type that [`TensorPart::blocks`] returns, of the rows with these indices. Indices beyond
+    /// the weight give blocks of zeros.
+    pub fn rows_of_blocks(&self, kind: BlockType, rows: Range<usize>) -> TensorRows<'a> {
+        self.gather(rows, Some(kind))
+    }
+
     /// Returns the index of the first tensor in which an infinity or a NaN was read, if there is one.
     pub(super) fn not_finite(&self) -> Option<usize> {
         self.not_finite.get().copied()
     }
 
-    /// Reads rows that are not contiguous, of which each rank has only some columns, or that are encoded.
-    fn gather(&self, rows: Range<usize>) -> TensorRows<'a> {
+    /// Reads rows that are not contiguous, of which each rank has only some columns, or that are encoded; if `blocks` is
+    /// given, the rows stay in blocks of that type.
+    fn gather(&self, rows: Range<usize>, blocks: Option<BlockType>) -> TensorRows<'a> {
+        let bytes_of = |elements: usize| match blocks {
+            None => elements * self.element_bytes(),
+            Some(kind) => elements / kind.block_len() * kind.block_bytes(),
+        };
         let WeightPart { dim, start, len, padding } = self.part;
         let (own, own_rows, padding) = if dim == 0 {
             (0..self.row_len, start..start + len, 0)
         } else {
             (start * self.index_len..(start + len) * self.index_len, 0..self.num_rows, padding * self.index_len)
         };
-        let size = self.element_bytes();
-        let own = own.start * size..own.end * size;
-        let mut gathered = Vec::with_capacity(rows.len() * (own.len() + padding * size));
+        let own = bytes_of(own.start)..bytes_of(own.end);
+        let mut gathered = Vec::with_capacity(rows.len() * (own.len() + bytes_of(padding)));
         let mut reader = Reader::new();
         for row in rows {
             let row = own_rows.start + row;
@@ -141,10 +167,18 @@ impl<'a> TensorPart<'a> {
                 continue;
             }
             let (tensor, first) = self.place(row);
-            let known = gathered.len();
-            reader.append(&self.tensors[tensor], &(first..first + self.row_len), own.clone(), &mut gathered);
-            self.check(tensor, &gathered[known..]);
-            gathered.resize(gathered.len() + padding * size, 0);
+            let (known, last) = (gathered.len(), first + self.row_len);
+            match blocks.and_then(|kind| Some((kind, self.tensors[tensor].blocks()?.1))) {
+                None => {
+                    reader.append(&self.tensors[tensor], &(first..last), own.clone(), &mut gathered);
+                    self.check(tensor, floats::are_finite(&gathered[known..], self.dtype));
+                }
+                Some((kind, pages)) => {
+                    reader.append_stored(pages, bytes_of(first)..bytes_of(last), own.clone(), &mut gathered);
+                    self.check(tensor, kind.are_finite(&gathered[known..]));
+                }
+            }
+            gathered.resize(gathered.len() + bytes_of(padding), 0);
         }
         TensorRows { bytes: Cow::Owned(gathered), _pages: reader.rest() }
     }
@@ -175,7 +209,7 @@ impl<'a> TensorPart<'a> {
             }
             gathered.resize(gathered.len() + padding_bytes, 0);
         }
-        self.check(0, &gathered);
+        self.check(0, floats::are_finite(&gathered, self.dtype));
         TensorRows { bytes: Cow::Owned(gathered), _pages: None }
     }
 
@@ -205,7 +239,7 @@ impl<'a> TensorPart<'a> {
                 (true, _) => transpose::<4>(&stored, all, [num_columns, len], to),
             }
         }
-        self.check(0, &gathered);
+        self.check(0, floats::are_finite(&gathered, self.dtype));
         TensorRows { bytes: Cow::Owned(gathered), _pages: reader.rest() }
     }
 
@@ -243,7 +277,7 @@ impl<'a> TensorPart<'a> {
                 }
             }
         }
-        self.check(0, &gathered);
+        self.check(0, floats::are_finite(&gathered, self.dtype));
         TensorRows { bytes: Cow::Owned(gathered), _pages: None }
     }
 
@@ -261,8 +295,8 @@ impl<'a> TensorPart<'a> {
         self.dtype.size_bytes()
     }
 
-    fn check(&self, tensor: usize, bytes: &[u8]) {
-        if !floats::are_finite(bytes, self.dtype) {
+    fn check(&self, tensor: usize, is_finite: bool) {
+        if !is_finite {
             let _ = self.not_finite.set(tensor);
         }
     }

@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use numbers::FloatType;
+use numbers::blocks::BlockType;
 
 use super::encoding::Encoded;
 use super::pages::Pages;
@@ -29,6 +30,14 @@ impl<'a> StoredTensor<'a> {
         match self {
             Self::Floats { dtype, .. } => *dtype,
             Self::Encoded(_) => FloatType::F32,
+        }
+    }
+
+    /// Returns the type and the pages of the blocks of the tensor, if it is stored in blocks and used as it is stored.
+    pub(super) fn blocks(&self) -> Option<(BlockType, &Pages<'a>)> {
+        match self {
+            Self::Encoded(Encoded::Blocks(blocks)) => Some((blocks.block_type()?, &blocks.bytes)),
+            Self::Encoded(_) | Self::Floats { .. } => None,
         }
     }
 
@@ -58,13 +67,7 @@ impl<'a> Reader<'a> {
         match tensor {
             StoredTensor::Floats { dtype, pages } => {
                 let size = dtype.size_bytes();
-                let (start, len) = (elements.start * size, elements.len() * size);
-                bytes.extend_from_slice(&pages.bytes()[start..start + len][kept]);
-                let passed = match self.passed.take() {
-                    Some(passed) if passed.ends_at(pages, start) => passed,
-                    _ => pages.part(start..start),
-                };
-                self.passed.insert(passed).pass(len);
+                self.append_stored(pages, elements.start * size..elements.end * size, kept, bytes);
             }
             StoredTensor::Encoded(matrix) => {
                 let num_columns = matrix.num_columns();
@@ -75,6 +78,22 @@ impl<'a> Reader<'a> {
                 bytes.extend(kept.iter().flat_map(|value| value.to_le_bytes()));
             }
         }
+    }
+
+    /// Appends the range `kept` of the bytes `stored` of a tensor to `bytes`.
+    pub(super) fn append_stored(
+        &mut self,
+        pages: &Pages<'a>,
+        stored: Range<usize>,
+        kept: Range<usize>,
+        bytes: &mut Vec<u8>,
+    ) {
+        bytes.extend_from_slice(&pages.bytes()[stored.clone()][kept]);
+        let passed = match self.passed.take() {
+            Some(passed) if passed.ends_at(pages, stored.start) => passed,
+            _ => pages.part(stored.start..stored.start),
+        };
+        self.passed.insert(passed).pass(stored.len());
     }
 
     /// Returns the pages that were read last and have not been returned to the system yet.

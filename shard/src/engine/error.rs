@@ -70,6 +70,11 @@ pub(crate) enum EngineError {
     )]
     CacheTooSmall { max_batch_total_tokens: usize, least: usize, max_total_tokens: usize, flag: &'static str },
     #[error(
+        "the weights need {} of memory, but {} are available, {} too few; {advice}",
+        size(*.needed_bytes), size(*.available_bytes), size(.needed_bytes.saturating_sub(*.available_bytes))
+    )]
+    WeightsMemory { needed_bytes: u64, available_bytes: u64, advice: String },
+    #[error(
         "--kv-cache-memory is {}, but {} are available for each shard; lower it, or pass a share such as 60%",
         size(*.asked_bytes), size(*.available_bytes)
     )]
@@ -131,6 +136,7 @@ impl EngineError {
             | Self::AlreadyWarm
             | Self::ZeroLimit { .. } => Kind::Protocol,
             Self::CacheTooSmall { .. }
+            | Self::WeightsMemory { .. }
             | Self::KvCacheMemory { .. }
             | Self::OutOfMemory { .. }
             | Self::HistoryTooLarge { .. } => Kind::OutOfMemory,
@@ -167,7 +173,7 @@ fn backend_kind(error: &BackendError) -> Kind {
 }
 
 /// Returns a size in decimal units, such as `1.50 GB`.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [(f64, &str); 4] = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match UNITS.iter().find(|(unit, _)| bytes as f64 >= *unit) {
         Some((unit, name)) => format!("{:.2} {name}", bytes as f64 / unit),

@@ -24,6 +24,7 @@ use numbers::{FloatType, Rounding};
 use proto::ModelInfo;
 use xla::{Platform, XlaBackend, XlaOptions};
 
+use super::host_memory::{self, Describe};
 use super::{Engine, EngineError, Progress, Work};
 use crate::args::{Dtype, KvCacheDtype, ModelArgs, ShardArgs};
 
@@ -95,7 +96,8 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         BackendKind::Cpu => {
             let description = describe(&files, &config, model, ranks.num_ranks)?;
             log_left_out(&description);
-            (Box::new(load_on_cpu(args, &description, progress)?), description.weights())
+            let describe = |model: &ModelArgs| describe(&files, &config, model, ranks.num_ranks);
+            (Box::new(load_on_cpu(args, &description, &describe, progress)?), description.weights())
         }
         BackendKind::Plugin(spec) => {
             let description = describe(&files, &config, model, ranks.num_ranks)?;
@@ -226,14 +228,17 @@ pub(super) fn check_device(device: Device, args: &ShardArgs) -> Result<(), Engin
 
 fn load_on_cpu(
     args: &ShardArgs,
-    Description { checkpoint, dtype, graphs }: &Description,
+    description: &Description,
+    describe: &Describe<'_>,
     progress: &mut Progress<'_>,
 ) -> Result<CpuBackend, EngineError> {
+    let Description { checkpoint, dtype, graphs } = description;
     let ModelArgs { cpu_isa, kv_cache_dtype, threads, .. } = &args.model;
     let membership = membership(args)?;
     if membership.num_on_host() < membership.num_ranks() && args.peer_sockets.is_none() {
         return Err(EngineError::NoPeerSockets);
     }
+    host_memory::check(&membership, &args.model, description, describe)?;
     let isa = kernels::isa::select(cpu_isa.as_deref())?;
     let kv_type = kv_type(*kv_cache_dtype, *dtype);
     let processors = Processors::of_process();

@@ -9,6 +9,7 @@
 
 mod check;
 mod error;
+mod host_memory;
 mod launched;
 pub(crate) mod limits;
 mod load;

@@ -45,11 +45,13 @@ fn logits_and_tokens_agree_with_transformers() {
 }
 
 #[test]
-fn matrices_in_blocks_are_loaded_as_short_floats() {
-    for (name, dtype) in [("llama-k", "bfloat16"), ("qwen3-f16", "float16")] {
+fn matrices_keep_the_size_of_their_blocks() {
+    for (name, dtype) in [("llama-k", "bfloat16"), ("llama-q8", "bfloat16"), ("qwen3-f16", "float16")] {
         let engine = load::load(&args(file(name).to_str().unwrap(), Device::CPU), &mut |_, _, _| ()).unwrap();
         assert_eq!(engine.info().dtype, dtype, "{name}");
         assert_eq!(engine.info().eos_token_ids, [1], "{name}");
+        let (in_memory, in_file) = (engine.info().weights_bytes, fs::metadata(file(name)).unwrap().len());
+        assert!(in_memory < in_file, "{name}: {in_memory} bytes in memory, {in_file} in the file");
     }
 }
 

@@ -1,0 +1,103 @@
+"""Makes checkpoints with random bf16 weights that have the tensor shapes of published models, but only some of their
+layers, and GGUF files of them.
+
+    python3 bench/peers/make_real_shapes.py FOLDER [NAME ..] [--converter vendor/llama.cpp] [--types bf16,q4_k_m,mxfp4]
+
+NAME is one of gpt-oss-20b, glm-4.7-flash, gemma-4-e4b and qwen3-30b-a3b. Needs torch and transformers. GGUF files also
+need llama-cpp-python, gguf and llama.cpp's converter, which the source package of llama-cpp-python contains. They have no
+tokenizer; the benches pass token ids.
+"""
+
+import argparse
+import ctypes
+import pathlib
+import sys
+
+import torch
+import transformers
+
+# The class of the configuration, and the values of the published config.json that differ from its defaults.
+MODELS = {
+    "gpt-oss-20b": ("GptOssConfig", dict(num_hidden_layers=4, num_local_experts=32, hidden_size=2880, intermediate_size=2880,
+                                         head_dim=64, num_attention_heads=64, num_key_value_heads=8, vocab_size=201088)),
+    "glm-4.7-flash": ("Glm4MoeLiteConfig", dict(num_hidden_layers=6, hidden_size=2048, intermediate_size=10240, num_attention_heads=20,
+                                                num_key_value_heads=20, q_lora_rank=768, kv_lora_rank=512, qk_nope_head_dim=192,
+                                                qk_rope_head_dim=64, v_head_dim=256, moe_intermediate_size=1536, n_routed_experts=64,
+                                                n_shared_experts=1, num_experts_per_tok=4, vocab_size=154880)),
+    "gemma-4-e4b": ("Gemma4TextConfig", dict(num_hidden_layers=18, num_kv_shared_layers=6, hidden_size=2560, intermediate_size=10240,
+                                             num_attention_heads=8, num_key_value_heads=2, head_dim=256, global_head_dim=512,
+                                             hidden_size_per_layer_input=256, vocab_size=262144, vocab_size_per_layer_input=262144,
+                                             use_double_wide_mlp=False, enable_moe_block=False)),
+    "qwen3-30b-a3b": ("Qwen3MoeConfig", dict(num_hidden_layers=8, hidden_size=2048, intermediate_size=6144, num_attention_heads=32,
+                                             num_key_value_heads=4, head_dim=128, num_experts=128, num_experts_per_tok=8,
+                                             moe_intermediate_size=768, vocab_size=151936, norm_topk_prob=True)),
+}
+# The numbers of llama.cpp's types of files.
+FILE_TYPES = {"q8_0": 7, "q4_k_m": 15, "mxfp4": 38}
+
+
+def make(name, folder):
+    """Writes the checkpoint of a model, if it is not there."""
+    if (folder / "config.json").exists():
+        return
+    kind, sizes = MODELS[name]
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**sizes), dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    print(folder, sum(file.stat().st_size for file in folder.glob("*.safetensors")), "bytes of weights", flush=True)
+
+
+def convert(folder, converter):
+    """Returns the path of the bf16 file of a checkpoint, which the converter writes if it is not there."""
+    path = folder.with_suffix(".bf16.gguf")
+    if path.exists():
+        return path
+    sys.path[:0] = [str(converter), str(converter / "gguf-py")]
+    import conversion.base
+    import convert_hf_to_gguf
+
+    text_models = [conversion.base.TextModel, *every_subclass(conversion.base.TextModel)]
+    for model in text_models:
+        model.set_vocab = lambda self: self._set_vocab_none() if hasattr(self, "_set_vocab_none") else self.gguf_writer.add_tokenizer_model("none")
+    sys.argv[1:] = [str(folder), "--outtype", "bf16", "--outfile", str(path)]
+    convert_hf_to_gguf.main()
+    return path
+
+
+def every_subclass(base):
+    for child in base.__subclasses__():
+        yield child
+        yield from every_subclass(child)
+
+
+def quantize(source, kind):
+    import llama_cpp
+
+    path = source.with_name(source.name.replace(".bf16.", f".{kind}."))
+    if path.exists():
+        return
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = FILE_TYPES[kind]
+    code = llama_cpp.llama_model_quantize(str(source).encode(), str(path).encode(), ctypes.byref(params))
+    assert code == 0, f"{source} cannot be quantized to {kind}"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("names", nargs="*", choices=[[], *MODELS], default=[])
+    parser.add_argument("--converter", type=pathlib.Path)
+    parser.add_argument("--types", type=lambda text: text.split(","), default=["bf16"])
+    args = parser.parse_args()
+    for name in args.names or MODELS:
+        folder = args.folder / name
+        make(name, folder)
+        if args.converter:
+            source = convert(folder, args.converter)
+            for kind in args.types:
+                if kind != "bf16":
+                    quantize(source, kind)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,410 @@
+//! The layout in cache lines of weights in blocks (`numbers::blocks`), and their conversion to the nearest bf16.
+//!
+//! Entry points: [`num_head_lines`], [`step_lines`], [`pack`], [`copy_row`], [`unpack_step`] for `tiled`,
+//! [`UnpackPanel`] for `tile`.
+//!
+//! A step is a group of 32 inputs, for 32 outputs. It has a line with a number of 16 bits for each output, then the
+//! lines of levels. The number is the head of the block or, if blocks have several groups, the factors of the group;
+//! the heads are then in the first lines of the panel. A type with least numbers has a second line for the second
+//! numbers of heads after each line of first numbers. Word i of a line has the number of output i in its low half, and
+//! that of output i + 16 in its high half.
+//!
+//! The lines of levels are `[2 tiles][lines][16 outputs]`; a word has adjacent inputs of one output, the first in its
+//! lowest bits. Levels of 4 bits have 4 lines for each tile, and those of 8 bits have 8. Levels of 5 and 6 bits have
+//! their lower 4 bits in such lines, and their upper bits in further lines, `[2 tiles][1 or 2 lines][16 outputs]`.
+
+use half::{bf16, f16};
+use numbers::blocks::{BlockType, GROUP, Group, HALF_GROUP, ZERO_FACTOR};
+
+use super::packed_weight::PANEL_OUTPUTS;
+use crate::isa::{Kernel, LANES, Simd};
+use crate::lines::{Line, TILE_SIZE};
+
+/// The number of tiles of a panel.
+const PANEL_TILES: usize = PANEL_OUTPUTS / TILE_SIZE;
+/// The number of lines of levels of 4 bits, for a tile.
+const NIBBLE_LINES: usize = GROUP / 8;
+/// The number of inputs that a line of levels of 4 bits has.
+const LINE_NIBBLES: usize = GROUP / NIBBLE_LINES;
+
+/// The scales and the negated least numbers of a tile's outputs, for each half of a group.
+type Steps<V> = [(V, V); 2];
+
+/// The lines of a step, without its heads.
+#[derive(Clone, Copy)]
+struct Levels<'a, const BITS: usize>(&'a [Line]);
+
+/// Returns the number of lines of heads before the first step of a panel.
+pub(super) fn num_head_lines(kind: BlockType, num_inputs: usize) -> usize {
+    if kind.has_factors() { num_inputs.div_ceil(kind.block_len()) * head_lines(kind) } else { 0 }
+}
+
+/// Returns the number of lines of a step.
+pub(super) fn step_lines(kind: BlockType) -> usize {
+    num_number_lines(kind) + PANEL_TILES * kind.level_bits()
+}
+
+/// Returns the number of lines of a head.
+const fn head_lines(kind: BlockType) -> usize {
+    1 + kind.has_least() as usize
+}
+
+/// Returns the number of lines of a step before its levels.
+const fn num_number_lines(kind: BlockType) -> usize {
+    if kind.has_factors() { 1 } else { head_lines(kind) }
+}
+
+/// Packs the blocks of one output into the heads and the steps of its panel.
+pub(super) fn pack(kind: BlockType, (heads, steps): (&mut [Line], &mut [Line]), output: usize, row: &[u8]) {
+    let step_lines = step_lines(kind);
+    let block_steps = kind.block_len() / GROUP;
+    let blocks = row.chunks_exact(kind.block_bytes()).zip(steps.chunks_exact_mut(block_steps * step_lines));
+    for (block_idx, (block, steps)) in blocks.enumerate() {
+        let head = kind.head(block);
+        if kind.has_factors() {
+            set_numbers(&mut heads[block_idx * head_lines(kind)..][..head_lines(kind)], output, head);
+        }
+        for (idx, step) in steps.chunks_exact_mut(step_lines).enumerate() {
+            let group = kind.group(block, idx);
+            let (numbers, levels) = step.split_at_mut(num_number_lines(kind));
+            set_numbers(numbers, output, if kind.has_factors() { [group.factors, 0] } else { head });
+            set_levels(kind, levels, output, &group);
+        }
+    }
+}
+
+/// Sets the numbers of an output in as many lines as there are.
+fn set_numbers(lines: &mut [Line], output: usize, numbers: [u16; 2]) {
+    for (line, number) in lines.iter_mut().zip(numbers) {
+        line.0[output % LANES] |= u32::from(number) << (16 * (output / LANES));
+    }
+}
+
+fn set_levels(kind: BlockType, lines: &mut [Line], output: usize, group: &Group) {
+    let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);
+    let bits = kind.level_bits();
+    let low_bits = if bits == 8 { 8 } else { 4 };
+    let (low, high) = lines.split_at_mut(PANEL_TILES * low_bits);
+    set_words(low, (tile, column), low_bits, &group.levels);
+    if bits > low_bits {
+        set_words(high, (tile, column), bits - low_bits, &group.levels.map(|level| level >> low_bits));
+    }
+}
+
+/// Sets the words of an output in lines that have `num_bits` of each level. Further bits of `levels` are ignored.
+fn set_words(lines: &mut [Line], (tile, column): (usize, usize), num_bits: usize, levels: &[u8; GROUP]) {
+    let num_levels = u32::BITS as usize / num_bits;
+    for (line, levels) in lines[tile * num_bits..].iter_mut().zip(levels.chunks_exact(num_levels)) {
+        let mut word = 0;
+        for (i, level) in levels.iter().enumerate() {
+            word |= (u32::from(*level) & ((1 << num_bits) - 1)) << (i * num_bits);
+        }
+        line.0[column] = word;
+    }
+}
+
+/// Writes the weights of one output, rounded to bf16, to `row`, as many as `row` holds.
+pub(super) fn copy_row(kind: BlockType, (heads, steps): (&[Line], &[Line]), output: usize, row: &mut [f32]) {
+    let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);
+    let number = |line: &Line| halves(line, tile)[column];
+    for (idx, (step, row)) in steps.chunks_exact(step_lines(kind)).zip(row.chunks_mut(GROUP)).enumerate() {
+        let (numbers, levels) = step.split_at(num_number_lines(kind));
+        let mut head = [0.0; 2];
+        for (to, line) in head.iter_mut().zip(head_of(kind, (heads, idx), numbers)) {
+            *to = f16::from_bits(number(line)).to_f32();
+        }
+        let steps = kind.factors(number(&numbers[0])).map(|factors| kind.step(head, factors));
+        for (input, weight) in row.iter_mut().enumerate() {
+            let places = Places::of(kind.level_bits(), tile, input);
+            let level = places.level(kind.level_bits(), levels, column) as f32;
+            *weight = bf16::from_f32(steps[input / HALF_GROUP].weight(level)).to_f32();
+        }
+    }
+}
+
+/// The places of a level in the lines of a step: a line, and a position in its words.
+#[derive(Clone, Copy)]
+struct Places {
+    /// The place of the lowest 4 bits, or of 8.
+    low: (usize, usize),
+    /// The place of the bits above the lowest 4.
+    high: Option<(usize, usize)>,
+}
+
+impl Places {
+    /// Returns the places of the level of one input, for a tile.
+    #[inline(always)]
+    fn of(bits: usize, tile: usize, input: usize) -> Self {
+        if bits == 8 {
+            return Self { low: (tile * 8 + input / 4, input % 4 * 8), high: None };
+        }
+        let upper_bits = bits - 4;
+        let bit = upper_bits * input;
+        let high = (PANEL_TILES * NIBBLE_LINES + tile * upper_bits + bit / 32, bit % 32);
+        Self {
+            low: (tile * NIBBLE_LINES + input / LINE_NIBBLES, input % LINE_NIBBLES * 4),
+            high: (upper_bits > 0).then_some(high),
+        }
+    }
+
+    /// Returns the level of the output `column` in the lines of a step; `bits` is that of [`Places::of`].
+    fn level(self, bits: usize, lines: &[Line], column: usize) -> u32 {
+        let read =
+            |(line, shift): (usize, usize), num_bits: usize| lines[line].0[column] >> shift & ((1 << num_bits) - 1);
+        match self.high {
+            None => read(self.low, bits),
+            Some(high) => read(self.low, 4) | read(high, bits - 4) << 4,
+        }
+    }
+}
+
+/// Unpacks the step `idx` of a panel to pairs of bf16: `[2 tiles][16 pairs of inputs][16 outputs]`.
+#[inline(always)]
+pub(super) fn unpack_step<S: Simd>(simd: S, kind: BlockType, heads: (&[Line], usize), step: &[Line], to: &mut [Line]) {
+    let (numbers, levels) = step.split_at(num_number_lines(kind));
+    for (tile, to) in to.chunks_exact_mut(TILE_SIZE).take(PANEL_TILES).enumerate() {
+        let steps = steps(simd, kind, (head_of(kind, heads, numbers), &numbers[0]), tile);
+        match kind.level_bits() {
+            4 => Levels::<4>(levels).unpack(simd, &steps, (tile, to)),
+            5 => Levels::<5>(levels).unpack(simd, &steps, (tile, to)),
+            6 => Levels::<6>(levels).unpack(simd, &steps, (tile, to)),
+            _ => Levels::<8>(levels).unpack(simd, &steps, (tile, to)),
+        }
+    }
+}
+
+/// Returns the lines of the head of a block that has the step `idx` of a panel.
+#[inline(always)]
+fn head_of<'a>(kind: BlockType, (heads, idx): (&'a [Line], usize), numbers: &'a [Line]) -> &'a [Line] {
+    if !kind.has_factors() {
+        return numbers;
+    }
+    &heads[idx / (kind.block_len() / GROUP) * head_lines(kind)..][..head_lines(kind)]
+}
+
+impl<const BITS: usize> Levels<'_, BITS> {
+    #[inline(always)]
+    fn unpack<S: Simd>(self, simd: S, steps: &Steps<S::Vector>, (tile, to): (usize, &mut [Line])) {
+        for (half, (to, step)) in to.chunks_exact_mut(HALF_GROUP / 2).zip(steps).enumerate() {
+            for (pair, to) in to.iter_mut().enumerate() {
+                let input = half * HALF_GROUP + 2 * pair;
+                let even = self.weights(simd, tile, input, step);
+                let odd = self.weights(simd, tile, input + 1, step);
+                simd.round_halves(even, odd, to);
+            }
+        }
+    }
+
+    /// Returns the weights of one input for the outputs of a tile.
+    #[inline(always)]
+    fn weights<S: Simd>(
+        self,
+        simd: S,
+        tile: usize,
+        input: usize,
+        (scale, negative_least): &(S::Vector, S::Vector),
+    ) -> S::Vector {
+        let Places { low: (line, shift), high, .. } = Places::of(BITS, tile, input);
+        let mut levels = simd.bits(&self.0[line].0, shift, if BITS == 8 { 8 } else { 4 });
+        if let Some((line, shift)) = high {
+            let upper = simd.bits(&self.0[line].0, shift, BITS - 4);
+            levels = simd.mul_add(upper, simd.splat(16.0), levels);
+        }
+        // The product is exact, so that it is the same with and without a fused addition.
+        simd.mul_add(levels, *scale, *negative_least)
+    }
+}
+
+/// Returns the steps of a tile's outputs in a group; see [`BlockType::step`].
+#[inline(always)]
+fn steps<S: Simd>(simd: S, kind: BlockType, (head, factors): (&[Line], &Line), tile: usize) -> Steps<S::Vector> {
+    let scale = simd.widen_f16(&halves(&head[0], tile));
+    let first_bit = 16 * tile;
+    match kind {
+        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 => {
+            [(scale, simd.mul(scale, simd.splat(-kind.zero_level()))); 2]
+        }
+        BlockType::Q4_1 | BlockType::Q5_1 => [(scale, simd.widen_f16(&halves(&head[1], tile))); 2],
+        BlockType::Q4_K | BlockType::Q5_K => {
+            let least = simd.mul(simd.widen_f16(&halves(&head[1], tile)), simd.bits(&factors.0, first_bit + 8, 8));
+            [(simd.mul(scale, simd.bits(&factors.0, first_bit, 8)), simd.sub(simd.splat(0.0), least)); 2]
+        }
+        BlockType::Q2_K => {
+            let least = simd.sub(simd.splat(0.0), simd.widen_f16(&halves(&head[1], tile)));
+            let mut steps = [(scale, least); 2];
+            for (half, (scale, least)) in steps.iter_mut().enumerate() {
+                *scale = simd.mul(*scale, simd.bits(&factors.0, first_bit + 8 * half, 4));
+                *least = simd.mul(*least, simd.bits(&factors.0, first_bit + 8 * half + 4, 4));
+            }
+            steps
+        }
+        BlockType::Q3_K | BlockType::Q6_K => {
+            let mut steps = [(scale, scale); 2];
+            for (half, (scale, least)) in steps.iter_mut().enumerate() {
+                let factor = simd.bits(&factors.0, first_bit + 8 * half, 8);
+                *scale = simd.mul(*scale, simd.sub(factor, simd.splat(ZERO_FACTOR)));
+                *least = simd.mul(*scale, simd.splat(-kind.zero_level()));
+            }
+            steps
+        }
+    }
+}
+
+/// Returns the numbers of a line that belong to the outputs of a tile.
+#[inline(always)]
+fn halves(line: &Line, tile: usize) -> [u16; LANES] {
+    let mut halves = [0; LANES];
+    for (half, word) in halves.iter_mut().zip(line.0) {
+        *half = (word >> (16 * tile)) as u16;
+    }
+    halves
+}
+
+/// Unpacks the steps of a panel to a line for each of its inputs, as `packed_weight` has them for bf16.
+pub(super) struct UnpackPanel<'a> {
+    pub(super) kind: BlockType,
+    pub(super) heads: &'a [Line],
+    pub(super) steps: &'a [Line],
+    /// `[inputs]`
+    pub(super) to: &'a mut [Line],
+}
+
+impl Kernel for UnpackPanel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match self.kind.level_bits() {
+            4 => self.unpack::<S, 4>(simd),
+            5 => self.unpack::<S, 5>(simd),
+            6 => self.unpack::<S, 6>(simd),
+            _ => self.unpack::<S, 8>(simd),
+        }
+    }
+}
+
+impl UnpackPanel<'_> {
+    #[inline(always)]
+    fn unpack<S: Simd, const BITS: usize>(self, simd: S) {
+        let Self { kind, heads, steps: lines, to } = self;
+        for (idx, (step, to)) in lines.chunks_exact(step_lines(kind)).zip(to.chunks_mut(GROUP)).enumerate() {
+            let (numbers, levels) = step.split_at(num_number_lines(kind));
+            let head = head_of(kind, (heads, idx), numbers);
+            let first = steps(simd, kind, (head, &numbers[0]), 0);
+            let second = steps(simd, kind, (head, &numbers[0]), 1);
+            let levels = Levels::<BITS>(levels);
+            for (half, to) in to.chunks_mut(HALF_GROUP).enumerate() {
+                for (i, to) in to.iter_mut().enumerate() {
+                    let input = half * HALF_GROUP + i;
+                    let low = levels.weights(simd, 0, input, &first[half]);
+                    let high = levels.weights(simd, 1, input, &second[half]);
+                    simd.round_halves(low, high, to);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use numbers::FloatType;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::isa::Isa;
+    use crate::linear::packed_weight::Stored;
+    use crate::linear::{PASS_INPUTS, PackedWeight, WeightType, linear_on};
+    use crate::testing::numbers;
+
+    /// Returns blocks of bits without order, with heads from -2 to 2.
+    fn blocks(kind: BlockType, count: usize) -> Vec<u8> {
+        let mut state = 1_u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        let mut bytes: Vec<u8> = (0..count * kind.block_bytes()).map(|_| random()).collect();
+        for block in bytes.chunks_exact_mut(kind.block_bytes()) {
+            for number in 0..=usize::from(kind.has_least()) {
+                block[kind.head_offset() + 2 * number + 1] &= 0xbf;
+            }
+        }
+        bytes
+    }
+
+    /// Returns a function that passes rows of `row_bytes` bytes.
+    fn rows_of(bytes: &[u8], row_bytes: usize) -> impl Fn(Range<usize>, &mut dyn FnMut(&[u8])) + Sync {
+        move |rows, take| take(&bytes[rows.start * row_bytes..rows.end * row_bytes])
+    }
+
+    fn check(kind: BlockType, [rows, outputs, num_blocks]: [usize; 3], has_bias: bool) {
+        let inputs = num_blocks * kind.block_len();
+        let bytes = blocks(kind, outputs * num_blocks);
+        let mut weights = Vec::new();
+        kind.read(&bytes, &mut weights);
+        let floats: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
+        let (x, bias) = (numbers(rows * inputs, 50), has_bias.then(|| numbers(outputs, 51)));
+        for isa in Isa::available() {
+            let product = |weight: &PackedWeight| {
+                let mut y = vec![f32::NAN; rows * outputs];
+                linear_on(isa, &x, weight, bias.as_deref(), &mut y);
+                y
+            };
+            let row_bytes = num_blocks * kind.block_bytes();
+            let packed = PackedWeight::of_blocks_for(isa, [outputs, inputs], kind, &rows_of(&bytes, row_bytes));
+            let rows_of_floats = rows_of(&floats, inputs * size_of::<f32>());
+            let stored = Stored { sizes: [outputs, inputs], dtype: FloatType::F32, rows: &rows_of_floats };
+            let expected = PackedWeight::pack_for(isa, &stored, WeightType::Bf16);
+            assert!(product(&packed) == product(&expected), "{isa} {kind:?} [{rows}, {outputs}, {inputs}]");
+            let row_of = |weight: &PackedWeight, output: usize| {
+                let mut row = vec![f32::NAN; inputs];
+                weight.copy_row(output, &mut row);
+                row
+            };
+            for output in 0..outputs {
+                assert_eq!(row_of(&packed, output), row_of(&expected, output), "{isa} {kind:?}, output {output}");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        #[test]
+        fn blocks_multiply_as_the_nearest_bf16(
+            rows in prop_oneof![Just(1), 1_usize..70], outputs in 1_usize..100, num_blocks in 1_usize..4, has_bias: bool,
+        ) {
+            for kind in BlockType::ALL {
+                check(kind, [rows, outputs, num_blocks], has_bias);
+            }
+        }
+    }
+
+    #[test]
+    fn several_passes_of_blocks_are_those_of_bf16() {
+        for kind in [BlockType::Q4_K, BlockType::Q8_0] {
+            check(kind, [70, 161, 2 * PASS_INPUTS / kind.block_len() + 1], true);
+            check(kind, [300, 33, 9216 / kind.block_len()], false);
+        }
+    }
+
+    #[test]
+    fn weights_take_little_more_than_their_blocks() {
+        for kind in BlockType::ALL {
+            let bytes = blocks(kind, 64 * 8);
+            let row_bytes = 8 * kind.block_bytes();
+            let sizes = [64, 8 * kind.block_len()];
+            let packed = PackedWeight::of_blocks(sizes, kind, &rows_of(&bytes, row_bytes));
+            let share = packed.size_bytes() as f64 / bytes.len() as f64;
+            let most = match kind {
+                // Levels of 2 and 3 bits take 4.
+                BlockType::Q2_K => 1.77,
+                BlockType::Q3_K => 1.35,
+                _ => 1.03,
+            };
+            assert!((1.0..=most).contains(&share), "{kind:?}: {share}");
+        }
+    }
+}
