@@ -4,7 +4,8 @@
 //! cargo run --release -- MODEL [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 //! ```
 //!
-//! `MODEL` is the folder of a Llama checkpoint, or a GGUF file. `--dtype f16|f32` is the type of a checkpoint's weights
+//! `MODEL` is the folder of a checkpoint (Llama, Qwen 3 with and without experts, Gemma 3 without images), or the GGUF
+//! file of a Llama model. `--dtype f16|f32` is the type of a checkpoint's weights
 //! after loading, because candle does not multiply bf16 on a CPU. `RAYON_NUM_THREADS` sets the number of threads.
 
 use std::fs::File;
@@ -17,7 +18,9 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::llama::{Cache, Config, Llama, LlamaConfig};
 use candle_transformers::models::quantized_llama::ModelWeights;
+use candle_transformers::models::{gemma3, qwen3, qwen3_moe};
 use clap::Parser;
+use serde_json::Value;
 
 #[derive(Parser)]
 struct Args {
@@ -34,7 +37,10 @@ struct Args {
 
 /// A model, with the keys and values of the tokens that the model's rows have read.
 enum Model {
-    Checkpoint { llama: Llama, config: Config, cache: Cache, dtype: DType },
+    Llama { llama: Llama, config: Config, cache: Cache, dtype: DType },
+    Qwen3(qwen3::ModelForCausalLM),
+    Qwen3Moe(qwen3_moe::ModelForCausalLM),
+    Gemma3(gemma3::Model),
     Quantized(ModelWeights),
 }
 
@@ -46,14 +52,24 @@ impl Model {
     fn load_checkpoint(args: &Args) -> Result<Self> {
         let dtype = if args.dtype == "f16" { DType::F16 } else { DType::F32 };
         let file = File::open(args.model.join("config.json"))?;
-        let mut config: LlamaConfig = serde_json::from_reader(file).map_err(candle_core::Error::wrap)?;
-        config.max_position_embeddings = args.prompt_tokens + args.steps + 1;
-        let config = config.into_config(false);
+        let mut config: Value = serde_json::from_reader(file).map_err(candle_core::Error::wrap)?;
+        config["max_position_embeddings"] = (args.prompt_tokens + args.steps + 1).into();
         let weights = args.model.join("model.safetensors");
         let variables = VarBuilder::from_buffered_safetensors(std::fs::read(weights)?, dtype, &Device::Cpu)?;
-        let llama = Llama::load(variables, &config)?;
-        let cache = Cache::new(true, dtype, &config, &Device::Cpu)?;
-        Ok(Self::Checkpoint { llama, config, cache, dtype })
+        match config["architectures"][0].as_str() {
+            Some("LlamaForCausalLM") => {
+                let config = parsed::<LlamaConfig>(config)?.into_config(false);
+                let llama = Llama::load(variables, &config)?;
+                let cache = Cache::new(true, dtype, &config, &Device::Cpu)?;
+                Ok(Self::Llama { llama, config, cache, dtype })
+            }
+            Some("Qwen3ForCausalLM") => Ok(Self::Qwen3(qwen3::ModelForCausalLM::new(&parsed(config)?, variables)?)),
+            Some("Qwen3MoeForCausalLM") => {
+                Ok(Self::Qwen3Moe(qwen3_moe::ModelForCausalLM::new(&parsed(config)?, variables)?))
+            }
+            Some("Gemma3ForCausalLM") => Ok(Self::Gemma3(gemma3::Model::new(false, &parsed(config)?, variables)?)),
+            other => candle_core::bail!("this program does not load the architecture {other:?}"),
+        }
     }
 
     fn load_gguf(path: &Path) -> Result<Self> {
@@ -65,7 +81,10 @@ impl Model {
     /// Clears the keys and values of all rows.
     fn clear(&mut self) -> Result<()> {
         match self {
-            Self::Checkpoint { config, cache, dtype, .. } => *cache = Cache::new(true, *dtype, config, &Device::Cpu)?,
+            Self::Llama { config, cache, dtype, .. } => *cache = Cache::new(true, *dtype, config, &Device::Cpu)?,
+            Self::Qwen3(model) => model.clear_kv_cache(),
+            Self::Qwen3Moe(model) => model.clear_kv_cache(),
+            Self::Gemma3(model) => model.clear_kv_cache(),
             Self::Quantized(weights) => weights.clear_kv_cache(),
         }
         Ok(())
@@ -88,12 +107,20 @@ impl Model {
     fn step(&mut self, tokens: &Tensor, position: usize) -> Result<Duration> {
         let start = Instant::now();
         let logits = match self {
-            Self::Checkpoint { llama, cache, .. } => llama.forward(tokens, position, cache)?,
+            Self::Llama { llama, cache, .. } => llama.forward(tokens, position, cache)?,
+            Self::Qwen3(model) => model.forward(tokens, position)?,
+            Self::Qwen3Moe(model) => model.forward(tokens, position)?,
+            Self::Gemma3(model) => model.forward(tokens, position)?,
             Self::Quantized(weights) => weights.forward(tokens, position)?,
         };
         black_box(logits);
         Ok(start.elapsed())
     }
+}
+
+/// Reads a configuration of candle. Keys are where transformers 4 has them.
+fn parsed<T: serde::de::DeserializeOwned>(config: Value) -> Result<T> {
+    serde_json::from_value(config).map_err(candle_core::Error::wrap)
 }
 
 /// Returns tokens `[rows, length]` that differ from row to row.

@@ -3,6 +3,7 @@
 //! Entry point: [`Rig`], a warm engine with the lengths and block tables that the router keeps. `xla` compares XLA-CPU
 //! with the CPU backend.
 
+mod candle;
 mod configs;
 mod corrupted;
 mod failures;
