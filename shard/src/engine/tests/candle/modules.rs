@@ -129,8 +129,8 @@ const NOT_COMPARED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Returns the public modules of `candle_transformers::models`, from its source.
-fn modules() -> BTreeSet<String> {
+/// Returns cargo's description of candle-transformers.
+fn package() -> Value {
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", &platform])
@@ -140,11 +140,31 @@ fn modules() -> BTreeSet<String> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
-    let candle = packages.iter().find(|package| package["name"] == "candle-transformers").unwrap();
-    let manifest = std::path::Path::new(candle["manifest_path"].as_str().unwrap());
+    packages.iter().find(|package| package["name"] == "candle-transformers").unwrap().clone()
+}
+
+/// Returns the public modules of `candle_transformers::models`, from its source.
+fn modules() -> BTreeSet<String> {
+    let package = package();
+    let manifest = std::path::Path::new(package["manifest_path"].as_str().unwrap());
     let source = std::fs::read_to_string(manifest.with_file_name("src").join("models/mod.rs")).unwrap();
     let names = source.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
     names.map(str::to_owned).collect()
+}
+
+/// The page and the program that times candle must not describe another version than the one that is compared.
+#[test]
+fn one_version_of_candle_is_named_everywhere() {
+    let package = package();
+    let version = package["version"].as_str().unwrap();
+    let texts = [
+        ("docs/oracle.md", format!("The version is {version}.")),
+        ("bench/peers/candle_transformers/Cargo.toml", format!("candle-transformers = \"{version}\"")),
+    ];
+    for (path, text) in texts {
+        let file = std::fs::read_to_string(fixture("../..").join(path)).unwrap();
+        assert!(file.contains(&text), "{path} lacks {text}");
+    }
 }
 
 /// After an update of candle, a new module needs a row or a reason.
