@@ -1,6 +1,7 @@
 //! Checks before a model is loaded on the CPU that the host has room for its weights.
 //!
-//! Entry point: [`check`]. If the weights do not fit, the error says how much is lacking, and which flag makes them fit.
+//! Entry point: [`check`]. If the weights do not fit, the error says how much is lacking, and which flag makes them
+//! fit.
 
 use backend::Membership;
 use devices::Quantize;
@@ -23,9 +24,8 @@ pub(crate) struct Remedy {
 
 /// Checks that the weights of all ranks of this host fit into its memory.
 ///
-/// # Errors
-/// [`EngineError::WeightsMemory`] when they do not; when a weight is missing or malformed, the memory cannot be read, or
-/// another rank does not join in time.
+/// # Errors [`EngineError::WeightsMemory`] when they do not; when a weight is missing or malformed, the memory cannot
+/// be read, or another rank does not join in time.
 pub(super) fn check(
     membership: &Membership,
     model: &ModelArgs,
@@ -65,10 +65,11 @@ fn smaller(model: &ModelArgs, dtype: FloatType) -> Vec<(&'static str, ModelArgs)
     smaller
 }
 
-/// Returns the part of a sentence that says what to do: the first remedy that suffices or, if none does, what the
-/// smallest needs.
+/// Returns the part of a sentence that says what to do: the first remedy that suffices, with room for a KV cache, or,
+/// if none does, what the smallest needs.
 fn advice(remedies: &[Remedy], available_bytes: u64) -> String {
-    if let Some(Remedy { flag, bytes }) = remedies.iter().find(|remedy| remedy.bytes <= available_bytes) {
+    let room = available_bytes / 16 * 15;
+    if let Some(Remedy { flag, bytes }) = remedies.iter().find(|remedy| remedy.bytes <= room) {
         return format!("with {flag} they need {} and fit", size(*bytes));
     }
     let rest = "choose a smaller model, a host with more memory, or several hosts (docs/hosts.md)";
@@ -89,6 +90,7 @@ mod tests {
         let remedies = [("--quantize int8", 9 * GB), ("--quantize int4", 5 * GB)];
         let remedies = remedies.map(|(flag, bytes)| Remedy { flag, bytes });
         assert_eq!(advice(&remedies, 10 * GB), "with --quantize int8 they need 9.00 GB and fit");
+        assert_eq!(advice(&remedies, 9 * GB), "with --quantize int4 they need 5.00 GB and fit");
         assert_eq!(advice(&remedies, 6 * GB), "with --quantize int4 they need 5.00 GB and fit");
         assert_eq!(
             advice(&remedies, GB),
