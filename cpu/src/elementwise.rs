@@ -66,12 +66,12 @@ pub(super) fn select(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tenso
 
 /// Multiplies x `[tokens, heads, head_dim]` by the factors of `positions` `[tokens]`.
 pub(super) fn scale_by_position(x: &Tensor, positions: &Tensor, scale: PositionScale) -> Result<Tensor> {
-    let PositionScale { beta, period } = scale;
+    let PositionScale { beta, period, offset } = scale;
     let (view, positions) = (View::new(x)?, View::new(positions)?);
     let width = rows_of(x.dims()).1;
     let mut y = view.f32().to_vec(); // [tokens, heads, head_dim]
     for (y, position) in y.chunks_exact_mut(width).zip(positions.u32()) {
-        let factor = 1.0 + beta * (*position as f32 / period).floor().ln_1p();
+        let factor = 1.0 + beta * ((*position as f32 + offset) / period).floor().ln_1p();
         y.iter_mut().for_each(|y| *y *= factor);
     }
     host::shaped(y, x.shape())
@@ -234,11 +234,13 @@ mod tests {
     fn factors_grow_after_each_period() {
         let x = values(&[4, 1, 2], &[1.0, -2.0].repeat(4));
         let positions = host::tensor(vec![0_u32, 15, 16, 40]).unwrap();
-        let y = elements(&scale_by_position(&x, &positions, PositionScale { beta: 0.5, period: 16.0 }).unwrap());
-        let grown = |steps: f32| 1.0 + 0.5 * (1.0 + steps).ln();
-        let expected = [0.0, 0.0, 1.0, 2.0].map(grown);
-        for (y, factor) in y.chunks(2).zip(expected) {
-            assert!((y[0] - factor).abs() < 1e-6 && (y[1] + 2.0 * factor).abs() < 1e-6, "{y:?} not {factor}");
+        for (offset, steps) in [(0.0, [0.0, 0.0, 1.0, 2.0]), (1.0, [0.0, 1.0, 1.0, 2.0])] {
+            let scale = PositionScale { beta: 0.5, period: 16.0, offset };
+            let y = elements(&scale_by_position(&x, &positions, scale).unwrap());
+            let expected = steps.map(|steps: f32| 1.0 + 0.5 * (1.0 + steps).ln());
+            for (y, factor) in y.chunks(2).zip(expected) {
+                assert!((y[0] - factor).abs() < 1e-6 && (y[1] + 2.0 * factor).abs() < 1e-6, "{y:?} not {factor}");
+            }
         }
     }
 

@@ -179,7 +179,7 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         Op::Experts(spec) => {
             let matrices = [2, 3, 4].map(|position: usize| values.experts(node.operands[position]));
             let biases = (node.operands.len() > 5).then(|| [5, 6, 7].map(operand));
-            let networks = experts::Networks::new(matrices, biases, spec.gating)?;
+            let networks = experts::Networks::new(matrices, biases, *spec)?;
             experts::experts([operand(0), operand(1)], &networks, step.membership.rank())?
         }
         Op::Reshape => model_ops::reshape(operand(0), &node.shape)?,

@@ -6,7 +6,7 @@
 use candle_core::Tensor;
 use kernels::linear::{Layer, PackedWeight};
 use kernels::{activation, linear, softmax};
-use model::graph::{Activation, Clamp, ExpertGroups, Gating, RouterSpec, Scoring};
+use model::graph::{Activation, Clamp, ExpertGroups, ExpertsSpec, Gating, RouterSpec, Scoring, Weighted};
 
 use super::host::{self, View};
 use super::model_ops::kernel;
@@ -19,20 +19,20 @@ pub(super) struct Networks<'a> {
     matrices: [&'a [PackedWeight]; 3],
     /// The biases of gate, up and down, each `[experts here, outputs]`.
     biases: Option<[View<'a>; 3]>,
-    gating: Gating,
+    spec: ExpertsSpec,
 }
 
 impl<'a> Networks<'a> {
     pub(super) fn new(
         matrices: [&'a [PackedWeight]; 3],
         biases: Option<[&'a Tensor; 3]>,
-        gating: Gating,
+        spec: ExpertsSpec,
     ) -> Result<Self> {
         let biases = match biases {
             Some([gate, up, down]) => Some([View::new(gate)?, View::new(up)?, View::new(down)?]),
             None => None,
         };
-        Ok(Self { matrices, biases, gating })
+        Ok(Self { matrices, biases, spec })
     }
 
     /// The number of experts, padding included.
@@ -42,7 +42,7 @@ impl<'a> Networks<'a> {
 
     /// Applies the expert `index` of this rank to x `[n, hidden]`, and writes the result to y `[n, hidden]`.
     fn apply(&self, index: usize, x: &[f32], y: &mut [f32]) {
-        let Gating { activation, clamp } = self.gating;
+        let Gating { activation, clamp } = self.spec.gating;
         let [gate, up, down] = self.matrices.map(|matrices| &matrices[index]);
         if self.biases.is_none() && clamp.is_none() {
             linear::gated_mlp(x, [gate, up, down], kernel(activation), y);
@@ -74,14 +74,13 @@ pub(super) fn route(scores: &Tensor, biases: Option<&Tensor>, spec: RouterSpec) 
     let mut weights = View::new(scores)?.f32().to_vec(); // [tokens, experts]
     let biases = biases.map(View::new).transpose()?;
     for weights in weights.chunks_exact_mut(num_experts) {
+        let scores = weights.to_vec(); // [experts]
         match spec.scoring {
             Scoring::Softmax => softmax::softmax(weights),
-            Scoring::Sigmoid => {
-                let scores = weights.to_vec();
-                activation::activate(kernel(Activation::Sigmoid), &scores, weights);
-            }
+            Scoring::Sigmoid => activation::activate(kernel(Activation::Sigmoid), &scores, weights),
         }
-        let mut compared = weights.to_vec(); // [experts]
+        let compares_scores = spec.scoring == Scoring::Sigmoid && biases.is_none() && spec.groups.is_none();
+        let mut compared = if compares_scores { scores } else { weights.to_vec() }; // [experts]
         for (compared, bias) in compared.iter_mut().zip(biases.iter().flat_map(View::f32)) {
             *compared += bias;
         }
@@ -122,6 +121,7 @@ pub(super) fn experts([x, mixture]: [&Tensor; 2], networks: &Networks<'_>, rank:
     let (num_tokens, hidden_size) = x.dims2()?;
     let (_, num_experts) = mixture.dims2()?;
     let (x, mixture) = (View::new(x)?, View::new(mixture)?);
+    let weighs_input = networks.spec.weighted == Weighted::Input;
     let mut sum = vec![0.0; num_tokens * hidden_size]; // [tokens, hidden]
     for local in 0..networks.num() {
         let expert = rank * networks.num() + local;
@@ -133,15 +133,33 @@ pub(super) fn experts([x, mixture]: [&Tensor; 2], networks: &Networks<'_>, rank:
         if tokens.is_empty() {
             continue;
         }
-        let inputs: Vec<f32> =
-            tokens.iter().flat_map(|token| &x.f32()[token * hidden_size..][..hidden_size]).copied().collect();
+        let of_input = |token: usize| if weighs_input { weight(token) } else { 1.0 };
+        let of_output = |token: usize| if weighs_input { 1.0 } else { weight(token) };
+        let input = |token: &usize| {
+            let factor = of_input(*token);
+            x.f32()[token * hidden_size..][..hidden_size].iter().map(move |x| factor * x)
+        };
+        let inputs: Vec<f32> = tokens.iter().flat_map(input).collect(); // [its tokens, hidden]
         let mut outputs = vec![0.0; tokens.len() * hidden_size]; // [its tokens, hidden]
         networks.apply(local, &inputs, &mut outputs);
         for (token, output) in tokens.iter().zip(outputs.chunks_exact(hidden_size)) {
-            let weight = weight(*token);
+            let factor = of_output(*token);
             let to = &mut sum[token * hidden_size..][..hidden_size];
-            to.iter_mut().zip(output).for_each(|(to, output)| *to += weight * output);
+            to.iter_mut().zip(output).for_each(|(to, output)| *to += factor * output);
         }
     }
     host::shaped(sum, (num_tokens, hidden_size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_sigmoids_are_told_apart_by_their_scores() {
+        let scores = host::shaped(vec![18.0_f32, 30.0, 20.0, -1.0], (1, 4)).unwrap();
+        let spec = RouterSpec { num_chosen: 2, scoring: Scoring::Sigmoid, groups: None, least_sum: None };
+        let weights = route(&scores, None, spec).unwrap();
+        assert_eq!(View::new(&weights).unwrap().f32(), [0.0, 1.0, 1.0, 0.0]);
+    }
 }

@@ -11,7 +11,7 @@ use candle_core::{D, DType, Tensor};
 use kernels::attention::{AttentionRow, AttentionShape, HeadScores};
 use kernels::linear::{Layer, PackedWeight};
 use kernels::rotary::RotaryTable;
-use model::graph::{Activation, AttentionSpec, Shape, StateId, ValuesIn};
+use model::graph::{Activation, AttentionSpec, Shape, StateId, ValuesIn, Window};
 use rayon::prelude::*;
 
 use super::host::{self, View};
@@ -172,6 +172,10 @@ pub(super) fn attend(
     let (num_tokens, num_heads, head_dim) = q.dims3()?;
     let mut cache = step.state.cache(keys);
     let block_size = BLOCK_SIZE;
+    let window = window.map(|window| match window {
+        Window::Sliding(num_keys) => kernels::attention::Window::Sliding(num_keys),
+        Window::Chunked(num_keys) => kernels::attention::Window::Chunked(num_keys),
+    });
     let shape = AttentionShape { num_heads, num_kv_heads, head_dim, value_dim, block_size, scale, window, soft_cap };
     let row = |row: &backend::BatchRow| AttentionRow {
         first_token: row.first_token,

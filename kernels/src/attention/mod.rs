@@ -5,7 +5,7 @@
 //! several types (`element`), `attend` computes one task, and this file splits a step into tasks.
 //!
 //! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and
-//! sum. With a window, the token attends only the last of these keys. The output of a token does not depend on the
+//! sum. With a [`Window`], the token attends only the last of these keys. The output of a token does not depend on the
 //! other rows, on how the prompt is split over steps, or on the number of threads: its bits stay the same.
 
 mod attend;
@@ -20,7 +20,7 @@ mod rows;
 mod tests;
 
 pub use cache::{KvCache, KvType};
-pub use rows::{AttentionRow, AttentionShape};
+pub use rows::{AttentionRow, AttentionShape, Window};
 
 use std::ops::Range;
 

@@ -18,10 +18,20 @@ pub struct AttentionShape {
     pub block_size: usize,
     /// The factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// The maximum number of keys that a query attends: the last ones up to its own key. `None` means all.
-    pub window: Option<usize>,
+    /// The keys that a query attends. `None` means all up to its own key.
+    pub window: Option<Window>,
     /// The cap of the scaled scores: they become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
+}
+
+/// The keys that a query attends, if these are not all up to its own key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Window {
+    /// The last keys up to the query's own key, at most this number.
+    Sliding(usize),
+    /// The keys up to the query's own key in its own stretch of positions. A stretch has this number of positions, and
+    /// the first begins at position 0.
+    Chunked(usize),
 }
 
 /// The tokens of one row in a step, and the blocks of its context.
@@ -66,7 +76,11 @@ impl AttentionShape {
 
     /// Returns the first key that a query attends; `num_keys` counts the keys up to and including its own.
     pub(super) fn first_key(&self, num_keys: usize) -> usize {
-        self.window.map_or(0, |window| num_keys.saturating_sub(window))
+        match self.window {
+            None => 0,
+            Some(Window::Sliding(window)) => num_keys.saturating_sub(window),
+            Some(Window::Chunked(stretch)) => (num_keys - 1) / stretch * stretch,
+        }
     }
 
     pub(super) fn check(&self) {
@@ -75,7 +89,8 @@ impl AttentionShape {
         assert!(is_grouped, "{num_heads} query heads cannot share {num_kv_heads} key heads");
         let has_sizes = head_dim > 0 && value_dim > 0 && block_size > 0;
         assert!(has_sizes, "head_dim {head_dim}, value_dim {value_dim} and block_size {block_size} must be positive");
-        assert!(window != Some(0), "the window is 0 keys, but must be at least 1");
+        let is_empty = matches!(window, Some(Window::Sliding(0) | Window::Chunked(0)));
+        assert!(!is_empty, "the window is 0 keys, but must be at least 1");
     }
 }
 

@@ -129,7 +129,11 @@ impl Scene {
         for head in 0..num_heads {
             let kv_head = head / (num_heads / num_kv_heads);
             let q = &q[(token * num_heads + head) * head_dim..][..head_dim];
-            let first = window.map_or(0, |window| (token + 1).saturating_sub(window));
+            let first = match window {
+                None => 0,
+                Some(Window::Sliding(num_keys)) => (token + 1).saturating_sub(num_keys),
+                Some(Window::Chunked(num_keys)) => token - token % num_keys,
+            };
             let capped = |score: f64| soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
             let slope = self.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]));
             let bias = |key: usize| slope * (key as f64 - token as f64);
@@ -268,6 +272,15 @@ fn check_scenes(shape: AttentionShape, scene: impl Fn((Isa, KvType)) -> Scene) {
     }
 }
 
+/// Returns a strategy for windows, shorter and longer than a chunk, or none.
+fn any_window() -> impl Strategy<Value = Option<Window>> {
+    let num_keys = prop_oneof![1_usize..15, 1_usize..150];
+    let window = (num_keys, any::<bool>()).prop_map(|(num_keys, is_chunked)| {
+        if is_chunked { Window::Chunked(num_keys) } else { Window::Sliding(num_keys) }
+    });
+    proptest::option::of(window)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
@@ -279,7 +292,7 @@ proptest! {
         value_dim in proptest::option::of(1_usize..100),
         block_size in prop_oneof![Just(16), Just(32)],
         context_lens in proptest::collection::vec(prop_oneof![1_usize..20, 1_usize..200], 1..4),
-        window in proptest::option::of(prop_oneof![1_usize..15, 1_usize..150]),
+        window in any_window(),
         soft_cap in proptest::option::of(0.5_f32..30.0),
         [has_sinks, has_slopes] in any::<[bool; 2]>(),
     ) {
@@ -290,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn the_cut_of_a_prompt_does_not_change_a_bit(cuts in proptest::collection::vec(1_usize..60, 1..12), group_size in 1_usize..5, head_dim in prop_oneof![Just(48), Just(64)], window in proptest::option::of(1_usize..150)) {
+    fn the_cut_of_a_prompt_does_not_change_a_bit(cuts in proptest::collection::vec(1_usize..60, 1..12), group_size in 1_usize..5, head_dim in prop_oneof![Just(48), Just(64)], window in any_window()) {
         let context_len: usize = cuts.iter().sum();
         let shape = AttentionShape { window, soft_cap: window.map(|_| 3.0), ..shape(2 * group_size, 2, head_dim) };
         for (isa, kv_type) in isas_and_types() {
@@ -332,7 +345,7 @@ proptest! {
         num_kv_heads in 1_usize..3,
         (head_dim, share) in (1_usize..100, 0.0_f64..1.0),
         context_lens in proptest::collection::vec(prop_oneof![1_usize..20, 1_usize..200], 1..4),
-        window in proptest::option::of(prop_oneof![1_usize..15, 1_usize..150]),
+        window in any_window(),
     ) {
         let value_dim = 1 + (share * head_dim as f64) as usize;
         let plain = shape(group_size * num_kv_heads, num_kv_heads, head_dim);
@@ -375,7 +388,9 @@ fn values_wider_and_narrower_than_keys_agree_with_f64() {
 /// A sink that is far larger than all scores takes all the weight.
 #[test]
 fn sinks_have_weights_and_no_values() {
-    for (window, kv_dim) in [(None, 64), (Some(128), 64), (Some(7), 20)] {
+    for (window, kv_dim) in
+        [(None, 64), (Some(Window::Sliding(128)), 64), (Some(Window::Chunked(90)), 64), (Some(Window::Sliding(7)), 20)]
+    {
         check_with(AttentionShape { window, ..shape(8, 2, kv_dim) }, &[150, 300, 1], [true, false]);
     }
     for (isa, kv_type) in isas_and_types() {
@@ -391,8 +406,10 @@ fn sinks_have_weights_and_no_values() {
 
 #[test]
 fn windows_longer_and_shorter_than_a_chunk_agree_with_f64() {
-    for window in [1, 7, 63, 64, 65, 130] {
-        check_against_f64(AttentionShape { window: Some(window), ..shape(4, 2, 32) }, &[300, 70]);
+    for num_keys in [1, 7, 63, 64, 65, 130] {
+        for window in [Window::Sliding(num_keys), Window::Chunked(num_keys)] {
+            check_against_f64(AttentionShape { window: Some(window), ..shape(4, 2, 32) }, &[300, 70]);
+        }
     }
 }
 
@@ -493,9 +510,10 @@ fn what_is_no_number_is_seen_by_those_who_attend_it() {
 
 #[test]
 fn what_is_no_number_is_not_seen_behind_the_window() {
-    let shape = AttentionShape { window: Some(9), ..shape(2, 1, 20) };
-    // The bad token is in the same chunk as the window in the first case, and in the previous chunk in the second.
-    for (num_tokens, bad_token) in [(30, 17), (70, 3)] {
+    let (sliding, chunked) = (Window::Sliding(9), Window::Chunked(9));
+    // The bad token is in the same chunk as the window, or in the previous chunk.
+    for (window, num_tokens, bad_token) in [(sliding, 30, 17), (sliding, 70, 3), (chunked, 30, 26), (chunked, 70, 3)] {
+        let shape = AttentionShape { window: Some(window), ..shape(2, 1, 20) };
         for (isa, kv_type) in isas_and_types() {
             let mut scene = Scene::new(shape, (isa, kv_type), &[num_tokens]);
             let mut last_token = |bad: f32| {

@@ -30,7 +30,9 @@ impl Graph {
 mod tests {
     use numbers::FloatType;
 
-    use crate::graph::{Activation, ExpertsSpec, Graph, Input, Partition, RouterSpec, Source, Value, WeightSpec};
+    use crate::graph::{
+        Activation, ExpertsSpec, Graph, Input, Partition, RouterSpec, Source, Value, WeightSpec, Weighted,
+    };
 
     fn weight(graph: &mut Graph, name: &str, shape: &[usize]) -> Value {
         let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
@@ -49,7 +51,7 @@ mod tests {
         let chosen = graph.route(scores, None, RouterSpec::softmax(2, true)).unwrap(); // [tokens, 3]
         let [gate, up] = ["gate", "up"].map(|name| weight(&mut graph, name, &[3, 5, 4]));
         let down = weight(&mut graph, "down", &[3, 4, 5]);
-        let spec = ExpertsSpec { num_chosen: 2, gating: Activation::Silu.into() };
+        let spec = ExpertsSpec { num_chosen: 2, gating: Activation::Silu.into(), weighted: Weighted::Output };
         let [wide, narrow] = [5, 4].map(|len| weight(&mut graph, &format!("bias of {len}"), &[3, len]));
         graph.experts([x, chosen], [gate, up, down], Some([wide, wide, narrow]), spec).unwrap(); // [tokens, 4]
         assert_eq!(graph.multiply_adds(), 3 * 4 + 2 * 3 * 5 * 4);

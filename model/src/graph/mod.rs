@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 pub use op::{
     Activation, AttentionSpec, Binary, CONTEXT_SEED_FACTOR, Clamp, ExpertGroups, ExpertsSpec, Gating, Input, Op,
-    Pairing, PositionScale, RotarySpec, RouterSpec, Scoring, Slopes, TokenScope, Unary, ValuesIn,
+    Pairing, PositionScale, RotarySpec, RouterSpec, Scoring, Slopes, TokenScope, Unary, ValuesIn, Weighted, Window,
 };
 pub use quantized::quantized;
 pub use shape::{DType, Dim, GraphError, Shape};

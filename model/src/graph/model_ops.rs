@@ -201,13 +201,14 @@ impl Graph {
             Op::PagedAttention(other) => is_beside(other),
             _ => true,
         });
-        fits && are_pairs && spec.window != Some(0) && self.is_kept(k, spec.keys, spec)
+        let has_window = spec.window.is_none_or(|window| window.num_keys() > 0);
+        fits && are_pairs && has_window && self.is_kept(k, spec.keys, spec)
     }
 
     /// True if `value` has the sizes of the state `id`, which keeps all tokens that `spec` reads.
     fn is_kept(&self, value: Value, id: StateId, spec: &AttentionSpec) -> bool {
         let StateSpec { extent, shape, window, .. } = self.state_spec(id);
-        let is_within = window.is_none_or(|most| spec.window.is_some_and(|window| window <= most));
+        let is_within = window.is_none_or(|most| spec.window.is_some_and(|window| window.num_keys() <= most));
         *extent == Extent::Token && is_within && self.dims(value)[1..] == *Shape::fixed(shape).dims()
     }
 

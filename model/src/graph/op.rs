@@ -67,7 +67,8 @@ pub enum Op {
     /// gate, up `[tokens, n]` → f(gate) · up.
     Gated(Activation),
     /// Scores `[tokens, experts]` → the weights of the experts, `[tokens, experts]`: [`Scoring`] of the scores, kept
-    /// for the token's `num_chosen` largest (among equals, the lowest index first), and 0 for the other experts. An
+    /// for the token's `num_chosen` largest (among equals, the lowest index first), and 0 for the other experts. Large
+    /// scores may have equal sigmoids; without biases and groups, scores are compared in place of sigmoids. An
     /// optional second operand has a bias for each expert, which is added to the weights that are compared, but not to
     /// those that are kept. If there are groups, the token chooses among the experts of its best groups
     /// ([`ExpertGroups`]). If `least_sum` is set, the kept weights are divided by their sum, or by this number if it is
@@ -75,8 +76,9 @@ pub enum Op {
     Route(RouterSpec),
     /// x `[tokens, hidden]`, weights `[tokens, experts]`, gate and up `[experts here, intermediate, hidden]`, down
     /// `[experts here, hidden, intermediate]` → the sum of weight · down(f(gate x) · up x) over the experts of this
-    /// rank, or with another product that [`Gating`] describes. If there are three more operands, they are the biases
-    /// of the outputs of gate, up and down, `[experts here, intermediate]` twice and `[experts here, hidden]`.
+    /// rank, or with another product that [`Gating`] describes, or with weight · x in place of x and no other weight
+    /// ([`Weighted`]). If there are three more operands, they are the biases of the outputs of gate, up and down,
+    /// `[experts here, intermediate]` twice and `[experts here, hidden]`.
     Experts(ExpertsSpec),
     /// x → the same elements with other dimensions after the first.
     Reshape,
@@ -155,13 +157,23 @@ pub struct AttentionSpec {
     pub values: ValuesIn,
     /// The factor by which attention scores are multiplied.
     pub scale: f32,
-    /// The maximum number of keys that a query attends to, its own key included; `None` means no limit.
-    pub window: Option<usize>,
+    /// The keys that a query attends to; `None` means all keys up to its own.
+    pub window: Option<Window>,
     /// If set, scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
     /// If set, the slope of the head times the distance from the query's position to the key's, which is not positive,
     /// is then added to each score.
     pub slopes: Option<Slopes>,
+}
+
+/// The keys that a query attends to, if these are not all keys up to its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Window {
+    /// The last keys up to the query's own, at most this number.
+    Sliding(usize),
+    /// The keys up to the query's own in its own stretch of positions. A stretch has this number of positions, and the
+    /// first begins at position 0 (`chunked_attention` in config.json).
+    Chunked(usize),
 }
 
 /// The slopes of attention with linear biases (ALiBi; Press et al., 2021): a falling sequence of powers of two.
@@ -212,12 +224,14 @@ pub enum Pairing {
     Neighbours,
 }
 
-/// The factor of [`Op::ScaleByPosition`]: `1 + beta · ln(1 + floor(position / period))`.
+/// The factor of [`Op::ScaleByPosition`]: `1 + beta · ln(1 + floor((position + offset) / period))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PositionScale {
     pub beta: f32,
     /// The number of positions after which the factor grows; a positive number.
     pub period: f32,
+    /// The number that is added to the position.
+    pub offset: f32,
 }
 
 /// The choice of experts.
@@ -257,6 +271,17 @@ pub struct ExpertsSpec {
     /// The maximum number of experts whose weight for a token is not 0.
     pub num_chosen: usize,
     pub gating: Gating,
+    /// The vector that the weight of an expert multiplies.
+    pub weighted: Weighted,
+}
+
+/// The vector that the weight of an expert multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weighted {
+    /// The output of the expert.
+    Output,
+    /// The input of the expert.
+    Input,
 }
 
 /// The product of a gated network: `f(gate) · up`, or with a clamp
@@ -322,6 +347,23 @@ pub enum TokenScope {
     Context,
     /// Completion only.
     Generated,
+}
+
+impl Window {
+    /// Returns the maximum number of keys that a query attends to, its own key included.
+    pub fn num_keys(self) -> usize {
+        match self {
+            Self::Sliding(num_keys) | Self::Chunked(num_keys) => num_keys,
+        }
+    }
+
+    /// Returns the position of the first key that a query at `position` attends to.
+    pub fn first_key(self, position: usize) -> usize {
+        match self {
+            Self::Sliding(num_keys) => (position + 1).saturating_sub(num_keys),
+            Self::Chunked(num_keys) => position / num_keys * num_keys,
+        }
+    }
 }
 
 impl From<StateId> for ValuesIn {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::{
     AttentionSpec, Clamp, ExpertGroups, ExpertsSpec, Extent, Graph, Input, Node, Numbers, Op, Pairing, PositionScale,
-    RotarySpec, RouterSpec, Scoring, StateSpec, ValuesIn,
+    RotarySpec, RouterSpec, Scoring, StateSpec, ValuesIn, Weighted, Window,
 };
 
 impl fmt::Display for Graph {
@@ -59,7 +59,12 @@ impl fmt::Display for Node {
             Op::Constant(value) => write!(f, " {value}")?,
             Op::RmsNorm { eps, offset } | Op::LayerNorm { eps, offset } => write_norm(f, *eps, *offset)?,
             Op::Rotary(spec) => write_rotary(f, spec)?,
-            Op::ScaleByPosition(PositionScale { beta, period }) => write!(f, " beta={beta} period={period}")?,
+            Op::ScaleByPosition(PositionScale { beta, period, offset }) => {
+                write!(f, " beta={beta} period={period}")?;
+                if *offset != 0.0 {
+                    write!(f, " offset={offset}")?;
+                }
+            }
             Op::PagedAttention(spec) | Op::SharedAttention(spec) => write_attention(f, spec)?,
             Op::Columns { first } => write!(f, " first={first}")?,
             Op::RunningSum(state) => write!(f, " state={}", state.index())?,
@@ -129,6 +134,9 @@ fn write_rotary(f: &mut fmt::Formatter<'_>, spec: &RotarySpec) -> fmt::Result {
 
 fn write_experts(f: &mut fmt::Formatter<'_>, spec: ExpertsSpec) -> fmt::Result {
     write!(f, " chosen={} {:?}", spec.num_chosen, spec.gating.activation)?;
+    if spec.weighted == Weighted::Input {
+        f.write_str(" weighted=Input")?;
+    }
     spec.gating.clamp.map_or(Ok(()), |Clamp { limit, offset }| write!(f, " limit={limit} offset={offset}"))
 }
 
@@ -140,7 +148,11 @@ fn write_attention(f: &mut fmt::Formatter<'_>, spec: &AttentionSpec) -> fmt::Res
         ValuesIn::Keys { .. } => f.write_str(" values=keys")?,
     }
     write!(f, " scale={scale}")?;
-    window.map_or(Ok(()), |window| write!(f, " window={window}"))?;
+    match window {
+        Some(Window::Sliding(num_keys)) => write!(f, " window={num_keys}")?,
+        Some(Window::Chunked(num_keys)) => write!(f, " chunked={num_keys}")?,
+        None => {}
+    }
     soft_cap.map_or(Ok(()), |soft_cap| write!(f, " soft_cap={soft_cap}"))?;
     slopes.map_or(Ok(()), |slopes| write!(f, " slopes={}", slopes.last_exponent))
 }

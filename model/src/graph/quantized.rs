@@ -70,7 +70,7 @@ mod tests {
     use numbers::FloatType;
 
     use super::*;
-    use crate::graph::{Activation, DType, Dim, ExpertsSpec, Input, RouterSpec, Shape, Source, Value};
+    use crate::graph::{Activation, DType, Dim, ExpertsSpec, Input, RouterSpec, Shape, Source, Value, Weighted};
 
     fn weight(graph: &mut Graph, name: &str, shape: &[usize], partition: Partition) -> Value {
         let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
@@ -94,7 +94,7 @@ mod tests {
         let scores = decoder.linear(x, choice, None).unwrap();
         let mixture = decoder.route(scores, None, RouterSpec::softmax(1, true)).unwrap();
         let experts = ["gate", "up", "down"].map(|name| weight(&mut decoder, name, &[2, 4, 4], Partition::Column));
-        let spec = ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into() };
+        let spec = ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into(), weighted: Weighted::Output };
         let biases = ["gate", "up", "down"]
             .map(|name| weight(&mut decoder, &format!("bias of {name}"), &[2, 4], Partition::Column));
         decoder.experts([x, mixture], experts, Some(biases), spec).unwrap();

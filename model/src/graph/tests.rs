@@ -77,7 +77,7 @@ fn experts_check_their_biases() {
     let [wide, narrow] = [6, 4].map(|len| weight(&mut graph, &[3, len]));
     let matrices = [inward, inward, outward];
     let gating = Gating { activation: Activation::QuickGelu, clamp: Some(Clamp { limit: 7.0, offset: 1.0 }) };
-    let spec = ExpertsSpec { num_chosen: 2, gating };
+    let spec = ExpertsSpec { num_chosen: 2, gating, weighted: Weighted::Output };
     let made = graph.experts([x, mixture], matrices, Some([wide, wide, narrow]), spec).unwrap();
     let printed = graph.node(made).to_string();
     let expected = "experts %0, %1, %2, %2, %3, %4, %4, %5 chosen=2 QuickGelu limit=7 offset=1 : [tokens, 4] float32";
@@ -174,7 +174,14 @@ fn shared_attention_needs_a_layer_that_writes() {
             .map(|(index, shape)| graph.argument(index, shape, DType::F32));
     let [keys, values] =
         [("keys", 24), ("values", 16)].map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[2, dim], Some(9))));
-    let spec = AttentionSpec { keys, values: values.into(), scale: 1.0, window: Some(9), soft_cap: None, slopes: None };
+    let spec = AttentionSpec {
+        keys,
+        values: values.into(),
+        scale: 1.0,
+        window: Some(Window::Sliding(9)),
+        soft_cap: None,
+        slopes: None,
+    };
     let error = graph.shared_attention(q, spec).unwrap_err().to_string();
     assert!(error.contains("an earlier operation that writes to both states"), "{error}");
     graph.paged_attention([q, k, v], None, spec).unwrap();
@@ -193,12 +200,15 @@ fn attention_reads_no_more_of_a_state_than_it_says() {
     let q = graph.reshape(x, &[6, 16]).unwrap();
     for (of_states, of_attention, is_valid) in [
         (None, None, true),
-        (None, Some(9), true),
-        (Some(9), Some(9), true),
-        (Some(9), Some(8), true),
-        (Some(9), Some(10), false),
+        (None, Some(Window::Sliding(9)), true),
+        (Some(9), Some(Window::Sliding(9)), true),
+        (Some(9), Some(Window::Sliding(8)), true),
+        (Some(9), Some(Window::Sliding(10)), false),
+        (Some(9), Some(Window::Chunked(9)), true),
+        (Some(9), Some(Window::Chunked(10)), false),
         (Some(9), None, false),
-        (None, Some(0), false),
+        (None, Some(Window::Sliding(0)), false),
+        (None, Some(Window::Chunked(0)), false),
     ] {
         let [keys, values] = ["keys", "values"].map(|name| {
             let name = format!("{name} of {of_states:?}");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{HeadsError, HeadsNorm, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{
     AttentionSpec, Graph, GraphError, Input, Partition, PositionScale, RotarySpec, Slopes, StateId, StateSpec, Value,
-    WeightSpec,
+    WeightSpec, Window,
 };
 
 /// The dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and the options in which models differ.
@@ -64,8 +64,8 @@ pub(crate) struct AttentionLayer {
     /// The index of the layer, which is part of the names of the states of its keys and values.
     pub(crate) layer: usize,
     pub(crate) rotary: Option<Arc<RotarySpec>>,
-    /// The maximum number of keys that a query attends to, its own key included; `None` means no limit.
-    pub(crate) window: Option<usize>,
+    /// The keys that a query attends to; `None` means all keys up to its own.
+    pub(crate) window: Option<Window>,
     /// The index of the earlier layer to whose keys and values this layer attends; `None` if it has its own.
     pub(crate) shares: Option<usize>,
 }
@@ -200,7 +200,7 @@ impl SelfAttention {
     fn state(&self, graph: &mut Graph, name: &str) -> StateId {
         let AttentionLayer { layer, rotary: _, window, shares } = &self.layer;
         let (layer, shape) = (shares.unwrap_or(*layer), self.cached_shape());
-        graph.state(&StateSpec::of_tokens(format!("layers.{layer}.{name}"), &shape, *window))
+        graph.state(&StateSpec::of_tokens(format!("layers.{layer}.{name}"), &shape, window.map(Window::num_keys)))
     }
 
     /// Normalises and rotates queries or keys: `[tokens, heads * head_dim]` → `[tokens, heads, head_dim]`.

@@ -8,7 +8,7 @@ use numbers::FloatType;
 use super::{Linear, LinearSize, Mlp, WeightScope};
 use crate::graph::{
     Activation, Binary, ExpertsSpec, Gating, Graph, GraphError, Partition, RouterSpec, Section, Stride, Value,
-    WeightSpec,
+    WeightSpec, Weighted,
 };
 
 /// Dimensions of [`Experts`].
@@ -34,6 +34,8 @@ pub(crate) struct RouterForm {
     /// The factor of the weights of the chosen experts, a positive number.
     pub(crate) factor: f32,
     pub(crate) scales: Option<RouterScales>,
+    /// The vector that the weight of an expert multiplies.
+    pub(crate) weighted: Weighted,
 }
 
 /// Learned factors in the choice of experts, with the names of their tensors in the scope of the mixture.
@@ -74,8 +76,8 @@ pub(crate) enum ExpertNames {
     Rows([&'static str; 2]),
 }
 
-/// `Σ weight · expert(x)` over the chosen experts, plus `shared(x)` or `sigmoid(gate(x)) · shared(x)` if there is a
-/// shared expert.
+/// `Σ weight · expert(x)`, or `Σ expert(weight · x)`, over the chosen experts, plus `shared(x)` or
+/// `sigmoid(gate(x)) · shared(x)` if there is a shared expert.
 #[derive(Debug, Clone)]
 pub(crate) struct Experts {
     gating: Gating,
@@ -95,6 +97,7 @@ struct Router {
     bias: Option<WeightSpec>,
     factor: f32,
     scales: Option<Scales>,
+    weighted: Weighted,
 }
 
 #[derive(Debug, Clone)]
@@ -113,16 +116,21 @@ struct SharedExpert {
 }
 
 impl RouterForm {
-    /// Returns the choice by a softmax over the outputs of the layer `name`, without biases and factor.
+    /// Returns the choice `spec` by the outputs of the layer `name`, without biases and factors. The weights multiply
+    /// the outputs of the experts.
+    pub(crate) fn new(name: &'static str, spec: RouterSpec) -> Self {
+        Self { name, is_f32: false, spec, bias: None, factor: 1.0, scales: None, weighted: Weighted::Output }
+    }
+
+    /// As [`RouterForm::new`], with a softmax over the outputs of the layer.
     pub(crate) fn softmax(name: &'static str, num_chosen: usize, is_normalised: bool) -> Self {
-        let spec = RouterSpec::softmax(num_chosen, is_normalised);
-        Self { name, is_f32: false, spec, bias: None, factor: 1.0, scales: None }
+        Self::new(name, RouterSpec::softmax(num_chosen, is_normalised))
     }
 }
 
 impl Router {
     fn new(scope: &WeightScope, form: &RouterForm, size: LinearSize) -> Self {
-        let RouterForm { name, is_f32, spec, bias, factor, scales } = *form;
+        let RouterForm { name, is_f32, spec, bias, factor, scales, weighted } = *form;
         let f32_scope = scope.with_dtype(FloatType::F32);
         let bias = bias.map(|bias| match bias {
             ChoiceBias::Vector(name) => f32_scope.weight(name, &[size.num_outputs], Partition::Replicated),
@@ -133,7 +141,7 @@ impl Router {
             Scales { eps, input: weight(input, size.num_inputs), output: weight(output, size.num_outputs) }
         });
         let scope = if is_f32 { &f32_scope } else { scope };
-        Self { scores: Linear::whole(&scope.child(name), size), spec, bias, factor, scales }
+        Self { scores: Linear::whole(&scope.child(name), size), spec, bias, factor, scales, weighted }
     }
 
     /// x `[tokens, hidden]` → the weights of the experts, `[tokens, experts]`.
@@ -207,7 +215,11 @@ impl Experts {
         let mixture = self.router.apply(graph, for_router)?; // [tokens, experts]
         let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|spec| graph.weight(spec)); // [experts, ..]
         let biases = self.biases.as_ref().map(|biases| biases.each_ref().map(|spec| graph.weight(spec))); // [experts, ..]
-        let spec = ExpertsSpec { num_chosen: self.router.spec.num_chosen, gating: self.gating };
+        let spec = ExpertsSpec {
+            num_chosen: self.router.spec.num_chosen,
+            gating: self.gating,
+            weighted: self.router.weighted,
+        };
         let part = graph.experts([x, mixture], [gate, up, down], biases, spec)?; // [tokens, hidden]
         let sum = if self.gate.num_ranks == 1 { part } else { graph.all_reduce(part)? }; // [tokens, hidden]
         let Some(shared) = &self.shared else { return Ok(sum) };

@@ -8,7 +8,7 @@
 
 use super::{AttentionLayer, HeadsError, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{
-    AttentionSpec, Graph, GraphError, Input, PositionScale, Section, StateSpec, Value, ValuesIn, WeightSpec,
+    AttentionSpec, Graph, GraphError, Input, PositionScale, Section, StateSpec, Value, ValuesIn, WeightSpec, Window,
 };
 
 /// The epsilon of the norms of latent vectors, which no key of config.json changes.
@@ -122,7 +122,11 @@ impl LatentAttention {
         let k_rope = self.rotated(graph, k_rope)?; // [tokens, 1, rope]
         let k = graph.join(latent, k_rope)?; // [tokens, 1, kv_lora_rank + rope]
         let AttentionLayer { layer, rotary: _, window, shares: _ } = &self.layer;
-        let state = StateSpec::of_tokens(format!("layers.{layer}.latents"), &[1, kv_lora_rank + rope], *window);
+        let state = StateSpec::of_tokens(
+            format!("layers.{layer}.latents"),
+            &[1, kv_lora_rank + rope],
+            window.map(Window::num_keys),
+        );
         let keys = graph.state(&state);
         let values = ValuesIn::Keys { value_dim: kv_lora_rank };
         let spec = AttentionSpec { keys, values, scale, window: *window, soft_cap: None, slopes: None };

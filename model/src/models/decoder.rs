@@ -9,7 +9,7 @@ use std::sync::Arc;
 use numbers::FloatType;
 
 use super::{Config, Model, ModelError, rope_config};
-use crate::graph::{Activation, Gating, Graph, Input, Pairing, Partition, RotarySpec, Section, Value};
+use crate::graph::{Activation, Gating, Graph, Input, Pairing, Partition, RotarySpec, Section, Value, Window};
 use crate::layers::{
     AttentionForm, AttentionLayer, AttentionScopes, Embedding, ExpertNames, Experts, ExpertsSize, Head,
     LatentAttention, LatentForm, LayerInput, LayerInputs, LayerInputsForm, Linear, LinearSize, Mlp, MlpSize, Norm,
@@ -142,8 +142,8 @@ pub(super) enum MlpForm {
 #[derive(Debug, Clone)]
 pub(super) struct LayerForm {
     pub(super) rotary: Option<Arc<RotarySpec>>,
-    /// The maximum number of keys that a query attends to, its own key included; `None` means no limit.
-    pub(super) window: Option<usize>,
+    /// The keys that a query attends to; `None` means all keys up to its own.
+    pub(super) window: Option<Window>,
     pub(super) has_experts: bool,
     /// The form of attention, if it is another one than that of the model.
     pub(super) attention: Option<AttentionForm>,
@@ -330,27 +330,37 @@ impl Decoder {
         config: &Config,
         is_sliding: impl Fn(usize) -> bool,
     ) -> Result<Vec<bool>, ModelError> {
-        let num_layers = self.layers.len();
-        let sliding: Vec<bool> = match config.texts("layer_types")? {
-            Some(types) if types.len() == num_layers => types
-                .iter()
-                .map(|kind| match *kind {
-                    "sliding_attention" => Ok(true),
-                    "full_attention" => Ok(false),
-                    other => Err(config.invalid("layer_types", other, "sliding_attention or full_attention")),
-                })
-                .collect::<Result<_, _>>()?,
-            Some(types) => {
-                let found = format!("{} types", types.len());
-                return Err(config.invalid("layer_types", found, &format!("one for each of {num_layers} layers")));
-            }
-            None => (0..num_layers).map(is_sliding).collect(),
-        };
+        let sliding = self.layers_of_type(config, "sliding_attention", is_sliding)?;
         if sliding.contains(&true) {
-            let window = config.size("sliding_window")?;
+            let window = Window::Sliding(config.size("sliding_window")?);
             self.layers.iter_mut().zip(&sliding).for_each(|(layer, sliding)| layer.window = sliding.then_some(window));
         }
         Ok(sliding)
+    }
+
+    /// Returns true for each layer of the type `named`. config.json's `layer_types` determines the types, which are
+    /// `named` or `full_attention`; without that key, `is_named` determines them from the index of the layer.
+    ///
+    /// # Errors
+    /// When a layer type is unknown, or the number of types differs from the number of layers.
+    pub(super) fn layers_of_type(
+        &self,
+        config: &Config,
+        named: &str,
+        is_named: impl Fn(usize) -> bool,
+    ) -> Result<Vec<bool>, ModelError> {
+        let num_layers = self.layers.len();
+        let Some(types) = config.texts("layer_types")? else { return Ok((0..num_layers).map(is_named).collect()) };
+        if types.len() != num_layers {
+            let found = format!("{} types", types.len());
+            return Err(config.invalid("layer_types", found, &format!("one for each of {num_layers} layers")));
+        }
+        let is_named = |kind: &&str| match *kind {
+            "full_attention" => Ok(false),
+            kind if kind == named => Ok(true),
+            other => Err(config.invalid("layer_types", other, &format!("{named} or full_attention"))),
+        };
+        types.iter().map(is_named).collect()
     }
 
     /// Builds the model's graph.

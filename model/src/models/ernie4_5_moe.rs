@@ -43,7 +43,7 @@ fn set_experts(decoder: &mut Decoder, config: &Config) -> Result<(), ModelError>
         gating: decoder.mlp.activation.into(),
         intermediate_size,
         num_experts: config.size_or("moe_num_experts", 64)?,
-        router: RouterForm { name: "gate", is_f32: true, spec, bias, factor: 1.0, scales: None },
+        router: RouterForm { is_f32: true, bias, ..RouterForm::new("gate", spec) },
         shared: (num_shared > 0).then_some(shared),
     });
     let (first, interval) = (config.count_or("moe_layer_start_index", 1)?, config.size_or("moe_layer_interval", 1)?);

@@ -9,6 +9,7 @@ use numbers::FloatType;
 
 use super::decoder::{Block, Decoder, LearnedPositions, MlpForm, Names};
 use super::{Config, Model, ModelError, neutral};
+use crate::graph::Window;
 use crate::layers::{NormForm, WeightScope};
 
 const NAMES: Names = Names {
@@ -37,7 +38,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.attention.scale = 1.0;
     decoder.mlp_form = MlpForm::Plain { up: "c_fc", down: "c_proj" };
     let is_local = local_layers(config, decoder.layers.len())?;
-    let window = config.size_or("window_size", 256)?;
+    let window = Window::Sliding(config.size_or("window_size", 256)?);
     for (layer, is_local) in decoder.layers.iter_mut().zip(is_local) {
         layer.rotary = None;
         layer.window = is_local.then_some(window);

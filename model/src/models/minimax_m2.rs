@@ -45,7 +45,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
         gating: decoder.mlp.activation.into(),
         intermediate_size: decoder.mlp.intermediate_size,
         num_experts: config.size("num_local_experts")?,
-        router: RouterForm { name: "gate", is_f32: false, spec, bias, factor: 1.0, scales: None },
+        router: RouterForm { bias, ..RouterForm::new("gate", spec) },
         shared: None,
     });
     decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);

@@ -57,7 +57,7 @@ pub(super) fn query_growth(config: &Config) -> Result<(PositionScale, Config), M
     }
     // Transformers reads `max_position_embeddings` outside of the rotary parameters only.
     let config = config.without_rotary_keys(&[BETA, "max_position_embeddings"]);
-    Ok((PositionScale { beta, period: period as f32 }, config))
+    Ok((PositionScale { beta, period: period as f32, offset: 0.0 }, config))
 }
 
 /// Builds the text model of a composite; see [`super::build`].

@@ -82,7 +82,7 @@ pub(super) fn set(decoder: &mut Decoder, config: &Config, names: &Names) -> Resu
         gating: decoder.mlp.activation.into(),
         intermediate_size,
         num_experts,
-        router: RouterForm { name: names.router, is_f32: false, spec, bias, factor: factor as f32, scales: None },
+        router: RouterForm { bias, factor: factor as f32, ..RouterForm::new(names.router, spec) },
         shared: (num_shared > 0).then_some(shared),
     });
     let sparse = sparse_layers(config, decoder.layers.len())?;

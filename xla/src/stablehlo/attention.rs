@@ -9,7 +9,7 @@
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
-use model::graph::{AttentionSpec, DType, Slopes};
+use model::graph::{AttentionSpec, DType, Slopes, Window};
 
 use super::attention_plan::{Heads, Plan};
 use super::chunk_list;
@@ -183,15 +183,27 @@ fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, pl
 
 /// Returns the position of the first key of the block in which the window of each tile's first query begins, `[tiles]`;
 /// 0 for padding. `first` contains the positions of the first queries.
-fn starts(emitter: &mut Emitter, first: &Tensor, has_tokens: &Tensor, window: usize) -> Tensor {
+fn starts(emitter: &mut Emitter, first: &Tensor, has_tokens: &Tensor, window: Window) -> Tensor {
     let zero = emitter.splat(0.0, first.ty.clone()); // [tiles]
-    let before = emitter.splat(window as f64 - 1.0, first.ty.clone()); // [tiles]
-    let start = emitter.elementwise("subtract", &[first, &before]); // [tiles]
+    let start = first_keys(emitter, first, window); // [tiles]
     let start = emitter.elementwise("maximum", &[&start, &zero]); // [tiles]
     let start = emitter.select(has_tokens, &start, &zero); // [tiles]
     let size = emitter.splat(BLOCK_SIZE as f64, first.ty.clone()); // [tiles]
     let offset = emitter.elementwise("remainder", &[&start, &size]); // [tiles]
     emitter.elementwise("subtract", &[&start, &offset]) // [tiles]
+}
+
+/// Returns the position of the first key that the query at each of `positions` sees, or a negative number in place of
+/// 0, in the shape of the positions.
+fn first_keys(emitter: &mut Emitter, positions: &Tensor, window: Window) -> Tensor {
+    let before = match window {
+        Window::Sliding(num_keys) => emitter.splat(num_keys as f64 - 1.0, positions.ty.clone()),
+        Window::Chunked(num_keys) => {
+            let num_keys = emitter.splat(num_keys as f64, positions.ty.clone());
+            emitter.elementwise("remainder", &[positions, &num_keys])
+        }
+    };
+    emitter.elementwise("subtract", &[positions, &before])
 }
 
 /// Computes the attention of a group of tiles, `[group, tile, heads, value_dim]`, f32.
@@ -434,9 +446,10 @@ fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, pl
     let [keys, positions] = places_of_scores(emitter, queries, first_key, ty); // [.., queries, chunk]
     let is_not_after = emitter.compare("LE", &keys, &positions); // [.., queries, chunk]
     let Some(window) = plan.window else { return is_not_after };
-    let window = emitter.splat(window as f64, keys.ty.clone()); // [.., queries, chunk]
-    let end = emitter.elementwise("add", &[&keys, &window]); // [.., queries, chunk]
-    let is_in_window = emitter.compare("GT", &end, &positions); // [.., queries, chunk]
+    let first_seen = first_keys(emitter, &queries.positions, window); // [.., queries]
+    let query_dims: Vec<usize> = (0..first_seen.dims().len()).collect();
+    let first_seen = emitter.broadcast(&first_seen, &query_dims, &ty.dims); // [.., queries, chunk]
+    let is_in_window = emitter.compare("GE", &keys, &first_seen); // [.., queries, chunk]
     emitter.elementwise("and", &[&is_not_after, &is_in_window]) // [.., queries, chunk]
 }
 

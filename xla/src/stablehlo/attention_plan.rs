@@ -4,7 +4,7 @@
 
 use backend::BLOCK_SIZE;
 use devices::{DecodeLoop, HeadForm};
-use model::graph::{AttentionSpec, DType};
+use model::graph::{AttentionSpec, DType, Window};
 
 use super::inputs::Sizes;
 
@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     /// The number of chunks of any tiles that an iteration reads; `None` if it reads the next chunk of every tile.
     pub(super) num_items: Option<ItemCounts>,
     pub(super) form: HeadForm,
-    pub(super) window: Option<usize>,
+    pub(super) window: Option<Window>,
     pub(super) soft_cap: Option<f32>,
 }
 
@@ -82,9 +82,9 @@ fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
 /// Returns the number of tokens that a decoding row reads of a context of `context` tokens, in whole blocks. With a
 /// window, the row reads from the start of the block in which the window begins, in whole chunks, so that the number of
 /// blocks can be halved.
-fn reach(context: usize, window: Option<usize>) -> usize {
+fn reach(context: usize, window: Option<Window>) -> usize {
     let chunk = DECODE_CHUNK_BLOCKS * BLOCK_SIZE;
-    let of_window = window.map_or(usize::MAX, |window| (window + BLOCK_SIZE).next_multiple_of(chunk));
+    let of_window = window.map_or(usize::MAX, |window| (window.num_keys() + BLOCK_SIZE).next_multiple_of(chunk));
     context.next_multiple_of(BLOCK_SIZE).min(of_window)
 }
 

@@ -5,7 +5,7 @@
 //! fixed size. Each iteration of a loop takes one tile: it gathers the tokens of the tile, applies the expert to them,
 //! and adds the results to the tokens' sums. Experts that no token chose have no tile, so nobody reads their matrices.
 
-use model::graph::{Activation, Clamp, DType, ExpertGroups, ExpertsSpec, Gating, RouterSpec, Scoring};
+use model::graph::{Activation, Clamp, DType, ExpertGroups, ExpertsSpec, Gating, RouterSpec, Scoring, Weighted};
 
 use super::emitter::{Combine, Emitter, Reduction};
 use super::expert_plan::ExpertPlan;
@@ -21,7 +21,8 @@ pub(super) fn route(emitter: &mut Emitter, scores: &Tensor, biases: Option<&Tens
         Scoring::Softmax => softmax(emitter, scores), // [tokens, experts]
         Scoring::Sigmoid => activation::activate(emitter, Activation::Sigmoid, scores), // [tokens, experts]
     };
-    let mut compared = weights.clone(); // [tokens, experts]
+    let compares_scores = spec.scoring == Scoring::Sigmoid && biases.is_none() && spec.groups.is_none();
+    let mut compared = if compares_scores { scores.clone() } else { weights.clone() }; // [tokens, experts]
     if let Some(biases) = biases {
         let biases = emitter.convert(biases, DType::F32); // one for each expert
         let biases = emitter.reshape(&biases, &scores.dims()[1..]); // [experts]
@@ -119,9 +120,17 @@ pub(super) fn experts(
             let index = emitter.elementwise("subtract", &[num_left, &one]); // []
             let Tile { expert, tokens, weights } = choices.tile(emitter, &tiles, &index, plan);
             let rows = emitter.gather_rows(x, &tokens); // [tile, hidden]
-            let made = experts.apply(emitter, &rows, &expert); // [tile, hidden]
-            let weights = emitter.broadcast(&weights, &[0], made.dims()); // [tile, hidden]
-            let made = emitter.elementwise("multiply", &[&made, &weights]); // [tile, hidden]
+            let weights = emitter.broadcast(&weights, &[0], rows.dims()); // [tile, hidden]
+            let made = match spec.weighted {
+                Weighted::Output => {
+                    let made = experts.apply(emitter, &rows, &expert); // [tile, hidden]
+                    emitter.elementwise("multiply", &[&made, &weights]) // [tile, hidden]
+                }
+                Weighted::Input => {
+                    let rows = emitter.elementwise("multiply", &[&rows, &weights]); // [tile, hidden]
+                    experts.apply(emitter, &rows, &expert) // [tile, hidden]
+                }
+            };
             vec![index, emitter.scatter_rows(sum, &tokens, &made, Combine::Add)]
         },
     );

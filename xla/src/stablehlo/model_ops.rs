@@ -251,8 +251,10 @@ pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec
 /// Multiplies x `[tokens, heads, head_dim]` by a factor that grows with the position, `[tokens]` u32.
 pub(super) fn scale_by_position(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, scale: PositionScale) -> Tensor {
     let positions = emitter.convert(positions, DType::F32); // [tokens]
-    let [beta, period, one] =
-        [scale.beta, scale.period, 1.0].map(|number| emitter.splat(f64::from(number), positions.ty.clone())); // [tokens]
+    let PositionScale { beta, period, offset } = scale;
+    let [beta, period, offset, one] =
+        [beta, period, offset, 1.0].map(|number| emitter.splat(f64::from(number), positions.ty.clone())); // [tokens]
+    let positions = emitter.elementwise("add", &[&positions, &offset]); // [tokens]
     let periods = emitter.elementwise("divide", &[&positions, &period]); // [tokens]
     let periods = emitter.elementwise("floor", &[&periods]); // [tokens]
     let growth = emitter.elementwise("log_plus_one", &[&periods]); // [tokens]

@@ -7,7 +7,7 @@
 use backend::{BLOCK_SIZE, Batch, ModelGraphs};
 use devices::{DecodeAttention, DecodeLoop, HeadForm};
 use kernels::attention::KvType;
-use model::graph::{AttentionSpec, Slopes, StateSpec, ValuesIn};
+use model::graph::{AttentionSpec, Slopes, StateSpec, ValuesIn, Window};
 use proptest::prelude::*;
 
 use super::case::layout;
@@ -33,7 +33,7 @@ struct Heads {
 /// the sum of the weights. Slopes lower the scores of distant keys.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
-    window: Option<usize>,
+    window: Option<Window>,
     soft_cap: Option<f32>,
     has_sinks: bool,
     has_slopes: bool,
@@ -56,8 +56,9 @@ fn heads() -> impl Strategy<Value = Heads> {
 /// Returns a strategy for bounds. About half of the cases have no window, and about half have no soft cap. Windows are
 /// shorter and longer than a block and than a chunk.
 fn bounds() -> impl Strategy<Value = Bounds> {
-    let window = prop::option::of(prop_oneof![1..20usize, 20..700usize]);
-    let all = (window, prop::option::of(0.5..4.0_f32), any::<bool>(), any::<bool>());
+    let num_keys = || prop_oneof![1..20usize, 20..700usize];
+    let window = prop_oneof![num_keys().prop_map(Window::Sliding), num_keys().prop_map(Window::Chunked)];
+    let all = (prop::option::of(window), prop::option::of(0.5..4.0_f32), any::<bool>(), any::<bool>());
     all.prop_map(|(window, soft_cap, has_sinks, has_slopes)| Bounds { window, soft_cap, has_sinks, has_slopes })
 }
 
@@ -92,7 +93,7 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     let Bounds { window, soft_cap, has_sinks, has_slopes } = bounds;
     let has_sinks = has_sinks && !is_latent;
     let [keys, values] = [("keys", head_dim), ("values", value_dim)]
-        .map(|(name, dim)| StateSpec::of_tokens(name, &[kv_heads, dim], window));
+        .map(|(name, dim)| StateSpec::of_tokens(name, &[kv_heads, dim], window.map(Window::num_keys)));
     let keys = graph.state(&keys);
     let values = if is_latent { ValuesIn::Keys { value_dim } } else { graph.state(&values).into() };
     let slopes = has_slopes.then(|| Slopes { num_heads: kv_heads * group, last_exponent: 8.0 });
@@ -135,7 +136,7 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
 /// another row.
 fn cache(
     case: &Case,
-    ([kv_heads, dim], window): ([usize; 2], Option<usize>),
+    ([kv_heads, dim], window): ([usize; 2], Option<Window>),
     lens: &Lens,
     numbers: &mut Numbers,
 ) -> Vec<f32> {
@@ -143,7 +144,7 @@ fn cache(
     let mut cache: Vec<f32> = (0..len).map(|_| numbers.one_of(&[f32::NAN, f32::INFINITY])).collect();
     for (row, (before, _)) in case.batch.rows.iter().zip(lens) {
         let table = case.batch.block_table(row);
-        let first_read = window.map_or(0, |window| (before + 1).saturating_sub(window));
+        let first_read = window.map_or(0, |window| window.first_key(*before));
         let positions = first_read / BLOCK_SIZE * BLOCK_SIZE..*before;
         for (position, head) in positions.flat_map(|position| (0..kv_heads).map(move |head| (position, head))) {
             let block = table[position / BLOCK_SIZE] as usize * kv_heads + head;
@@ -243,7 +244,9 @@ fn nothing_of_a_row_gets_into_another() {
     let prompts = (HeadForm::Split, [4, 32], vec![(600, 32), (20, 9), (0, 3), (333, 30)]);
     let all = decodes.into_iter().chain([prompts]);
     let readings = [Reading::EveryRow, Reading::Fixed, Reading::List];
-    let settings = readings.into_iter().flat_map(|reading| [None, Some(30)].map(|window| (window, reading)));
+    let settings = readings.into_iter().flat_map(|reading| {
+        [None, Some(Window::Sliding(30)), Some(Window::Chunked(30))].map(|window| (window, reading))
+    });
     let settings: Vec<_> = settings.collect();
     for ((form, bucket, lens), setting) in
         all.flat_map(|one| settings.iter().map(move |setting| (one.clone(), setting)))
@@ -290,7 +293,7 @@ fn a_layer_reads_the_state_of_another() {
     let second = tokens(&mut graph, 3, &[4, 8]);
     let node = graph.node(graph.outputs()[0]).clone();
     let Op::PagedAttention(spec) = &node.op else { panic!("the case is a layer of attention") };
-    let narrower = AttentionSpec { window: Some(7), ..*spec };
+    let narrower = AttentionSpec { window: Some(Window::Sliding(7)), ..*spec };
     let outputs = [graph.outputs()[0], graph.shared_attention(second, narrower).unwrap()];
     case.graph = graph.finish(&outputs);
     case.arguments.push(floats(&[6, 4, 8], numbers.short_floats(6 * 4 * 8)));

@@ -17,12 +17,13 @@ struct Layer {
     rounding: Option<Rounding>,
     /// True if the experts have biases and clamped gates.
     has_biases: bool,
+    weighted: Weighted,
 }
 
 impl Layer {
     /// Returns the graph of a rank, and the matrices of the experts.
     fn graph(self, num_ranks: usize) -> (Arc<Graph>, Vec<WeightSpec>) {
-        let Self { num_experts, hidden_size, intermediate_size, rounding, has_biases } = self;
+        let Self { num_experts, hidden_size, intermediate_size, rounding, has_biases, weighted } = self;
         let num_chosen = num_experts.min(2);
         let spec = |name: &str, shape: [usize; 3]| WeightSpec {
             partition: Partition::Column,
@@ -50,7 +51,8 @@ impl Layer {
         let matrices = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
         let biases = has_biases.then(|| [3, 4, 5].map(|index: usize| graph.weight(&specs[index])));
         let clamped = Gating { activation: Activation::QuickGelu, clamp: Some(Clamp { limit: 1.5, offset: 1.0 }) };
-        let spec = ExpertsSpec { num_chosen, gating: if has_biases { clamped } else { Activation::Silu.into() } };
+        let gating = if has_biases { clamped } else { Activation::Silu.into() };
+        let spec = ExpertsSpec { num_chosen, gating, weighted };
         let part = graph.experts([x, mixture], matrices, biases, spec).unwrap();
         let sum = if num_ranks == 1 { part } else { graph.all_reduce(part).unwrap() };
         (graph.finish(&[sum]), specs)
@@ -69,6 +71,10 @@ impl Layer {
         let size = (self.hidden_size * self.hidden_size * self.intermediate_size) as f32;
         Tolerance::Close { relative: 1e-5, absolute: 2e-5 * size }
     }
+}
+
+fn weighted() -> impl Strategy<Value = Weighted> {
+    prop::sample::select(vec![Weighted::Output, Weighted::Input])
 }
 
 /// Returns a strategy for numbers of experts and choices among them.
@@ -132,9 +138,10 @@ proptest! {
         [hidden_size, intermediate_size] in prop::array::uniform2(1..20usize),
         rounding in prop::option::of(any_rounding()),
         has_biases in any::<bool>(),
+        weighted in weighted(),
         seed in any::<u64>(),
     ) {
-        let layer = Layer { num_experts, hidden_size, intermediate_size, rounding, has_biases };
+        let layer = Layer { num_experts, hidden_size, intermediate_size, rounding, has_biases, weighted };
         let build = |num_ranks: usize| layer.graph(num_ranks);
         let mut numbers = Numbers::new(seed);
         let arguments = layer.arguments(num_rows, &mut numbers);
@@ -148,9 +155,10 @@ proptest! {
         num_rows in prop_oneof![1..6usize, 20..60usize],
         num_experts in 1..24usize,
         has_biases in any::<bool>(),
+        weighted in weighted(),
         seed in any::<u64>(),
     ) {
-        let layer = Layer { num_experts, hidden_size: 6, intermediate_size: 4, rounding: None, has_biases };
+        let layer = Layer { num_experts, hidden_size: 6, intermediate_size: 4, rounding: None, has_biases, weighted };
         let (graph, specs) = layer.graph(1);
         let mut numbers = Numbers::new(seed);
         let mut case = Case::plain(graph, num_rows, layer.arguments(num_rows, &mut numbers).into());

@@ -30,7 +30,7 @@ use ::numbers::{FloatType, Rounding};
 use cpu::oracle::{Array, Elements};
 use model::graph::{
     Activation, Binary, Clamp, DType, Dim, ExpertGroups, ExpertsSpec, Gating, Graph, Input, Op, Partition,
-    PositionScale, RouterSpec, Scoring, Shape, Source, TokenScope, Unary, Value, WeightSpec,
+    PositionScale, RouterSpec, Scoring, Shape, Source, TokenScope, Unary, Value, WeightSpec, Weighted,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -110,9 +110,9 @@ fn tests_of_operations_exist() {
     ops.extend([Op::LayerNorm { eps: 0.0, offset: 0.0 }, Op::Activate(Activation::Gelu)]);
     ops.extend([Op::HeadLinear, Op::Join, Op::Unary(Unary::ReciprocalRoot)]);
     ops.push(Op::Xielu);
-    ops.push(Op::ScaleByPosition(PositionScale { beta: 1.0, period: 1.0 }));
+    ops.push(Op::ScaleByPosition(PositionScale { beta: 1.0, period: 1.0, offset: 0.0 }));
     ops.push(Op::Route(RouterSpec::softmax(1, true)));
-    ops.push(Op::Experts(ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into() }));
+    ops.push(Op::Experts(ExpertsSpec { num_chosen: 1, gating: Activation::Silu.into(), weighted: Weighted::Output }));
     for op in ops {
         let declaration = format!("fn {}(", test_of(&op));
         assert!(sources.iter().any(|source| source.contains(&declaration)), "{}: no {declaration}", op.name());

@@ -259,7 +259,11 @@ proptest! {
         let x = tokens(&mut graph, 0, &[heads, 6]);
         let positions = graph.input(Input::Positions);
         let mut numbers = Numbers::new(seed);
-        let scale = PositionScale { beta: numbers.one_of(&[0.1, 2.0]), period: numbers.one_of(&[2.0, 16.0, 16_384.0]) };
+        let scale = PositionScale {
+            beta: numbers.one_of(&[0.1, 2.0]),
+            period: numbers.one_of(&[2.0, 16.0, 16_384.0]),
+            offset: numbers.one_of(&[0.0, 1.0]),
+        };
         let scaled = graph.scale_by_position(x, positions, scale).unwrap();
         let graph = graph.finish(&[scaled]);
         let mut batch = Batch::default();

@@ -265,9 +265,7 @@ impl Decoder<'_> {
         let position = self.binary(Binary::Add, &position, &first);
         let len = self.emitter.broadcast(&row.len, &dims);
         let mut is_seen = self.emitter.compare(Comparison::Less, &position, &len);
-        if let Some(window) = self.kernel.window {
-            let window = self.integer(window);
-            let start = self.binary(Binary::Subtract, &row.len, &window);
+        if let Some(start) = self.first_key(&row.len) {
             let start = self.emitter.broadcast(&start, &dims);
             let is_in_window = self.emitter.compare(Comparison::GreaterOrEqual, &position, &start);
             is_seen = self.binary(Binary::And, &is_seen, &is_in_window);

@@ -5,6 +5,7 @@
 //! it.
 
 use backend::BLOCK_SIZE;
+use model::graph::Window;
 
 use super::decode::{COMPUTED_SLOT, Chunk, Decoder, FETCHED_CHUNK, FETCHED_ROW, FETCHED_SLOT, Row};
 use super::emitter::{Binary, Comparison};
@@ -165,10 +166,9 @@ impl Decoder<'_> {
         let place = self.emitter.as_index(index);
         let len = self.emitter.load_scalar(&lens, &[&place]);
         let block_size = self.integer(BLOCK_SIZE);
-        let first_block = match self.kernel.window {
-            Some(window) => {
-                let [window, zero] = [window, 0].map(|number| self.integer(number));
-                let first = self.binary(Binary::Subtract, &len, &window);
+        let first_block = match self.first_key(&len) {
+            Some(first) => {
+                let zero = self.integer(0);
                 let first = self.binary(Binary::Max, &first, &zero);
                 self.binary(Binary::Divide, &first, &block_size)
             }
@@ -176,6 +176,23 @@ impl Decoder<'_> {
         };
         let end_block = self.quotient_rounded_up(&len, BLOCK_SIZE);
         Row { index: index.clone(), len, first_block, end_block }
+    }
+
+    /// Returns the position of the first key that the query of a context of `len` tokens sees, or a negative number in
+    /// place of 0; `None` without a window.
+    pub(super) fn first_key(&mut self, len: &Value) -> Option<Value> {
+        match self.kernel.window? {
+            Window::Sliding(num_keys) => {
+                let num_keys = self.integer(num_keys);
+                Some(self.binary(Binary::Subtract, len, &num_keys))
+            }
+            Window::Chunked(num_keys) => {
+                let [one, num_keys] = [1, num_keys].map(|number| self.integer(number));
+                let position = self.binary(Binary::Subtract, len, &one);
+                let offset = self.binary(Binary::Remainder, &position, &num_keys);
+                Some(self.binary(Binary::Subtract, &position, &offset))
+            }
+        }
     }
 
     /// Returns the number of chunks of a row, at least 1.

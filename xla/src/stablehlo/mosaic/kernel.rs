@@ -5,6 +5,7 @@
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
+use model::graph::Window;
 
 use super::value::{Element, Space, Type};
 use crate::program::REFERENCE_CONTEXT;
@@ -43,7 +44,7 @@ pub(crate) struct DecodeKernel {
     pub(crate) chunk_blocks: usize,
     /// The number of slots in vector memory. A slot is the place of one chunk.
     pub(crate) num_slots: usize,
-    pub(crate) window: Option<usize>,
+    pub(crate) window: Option<Window>,
     pub(crate) soft_cap: Option<f32>,
     /// True if each head has a sink: a score to which no key and no value belongs.
     pub(crate) has_sinks: bool,
@@ -68,7 +69,7 @@ pub(crate) struct DecodeSizes {
     pub(crate) value_dim: usize,
     pub(crate) num_blocks: usize,
     pub(crate) blocks_per_row: usize,
-    pub(crate) window: Option<usize>,
+    pub(crate) window: Option<Window>,
     pub(crate) soft_cap: Option<f32>,
     pub(crate) has_sinks: bool,
     pub(crate) element: Element,
@@ -176,7 +177,8 @@ impl DecodeKernel {
     /// Returns the costs for rows with contexts of [`REFERENCE_CONTEXT`] tokens: operations of the products,
     /// exponentials, and bytes read and written, with the padding of the caches.
     pub(super) fn reference_costs(&self) -> [usize; 3] {
-        let tokens = self.rows * self.window.map_or(REFERENCE_CONTEXT, |window| REFERENCE_CONTEXT.min(window));
+        let tokens =
+            self.rows * self.window.map_or(REFERENCE_CONTEXT, |window| REFERENCE_CONTEXT.min(window.num_keys()));
         let lanes: usize = self.group_lanes().iter().sum();
         let queries = self.operands()[2].size_bytes();
         let width = |dim: usize| (self.kv_heads * dim).next_multiple_of(LANES);

@@ -36,7 +36,7 @@ struct Layer {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
-    window: Option<usize>,
+    window: Option<Window>,
     soft_cap: Option<f32>,
     has_sinks: bool,
     blocks_per_row: usize,
@@ -46,10 +46,19 @@ const LLAMA_1B: Layer =
     Layer { heads: 32, kv_heads: 8, head_dim: 64, window: None, soft_cap: None, has_sinks: false, blocks_per_row: 256 };
 /// One rank of Llama-3.1-8B over 8 chips, with block tables that are too large for scalar memory.
 const LLAMA_8B_PART: Layer = Layer { heads: 4, kv_heads: 1, head_dim: 128, blocks_per_row: 2048, ..LLAMA_1B };
-const GEMMA: Layer =
-    Layer { heads: 8, kv_heads: 4, head_dim: 256, window: Some(1024), soft_cap: Some(50.0), ..LLAMA_1B };
+const GEMMA: Layer = Layer {
+    heads: 8,
+    kv_heads: 4,
+    head_dim: 256,
+    window: Some(Window::Sliding(1024)),
+    soft_cap: Some(50.0),
+    ..LLAMA_1B
+};
 /// A layer of gpt-oss-20b, with a window as long as the contexts for which reads are counted.
-const GPT_OSS: Layer = Layer { heads: 64, window: Some(1024), has_sinks: true, ..LLAMA_1B };
+const GPT_OSS: Layer = Layer { heads: 64, window: Some(Window::Sliding(1024)), has_sinks: true, ..LLAMA_1B };
+/// One rank of Llama 4 Scout over 8 chips, in a layer of the type `chunked_attention`.
+const LLAMA_4_PART: Layer =
+    Layer { heads: 5, kv_heads: 1, head_dim: 128, window: Some(Window::Chunked(8192)), ..LLAMA_1B };
 /// One rank of gpt-oss-20b over 8 chips.
 const GPT_OSS_PART: Layer = Layer { heads: 8, kv_heads: 1, window: None, ..GPT_OSS };
 
@@ -93,8 +102,8 @@ impl Program {
             parameters.iter().enumerate().map(|(index, of)| Emitter::argument(index, of.ty.clone())).collect();
         let [keys, values, packed, q, k, v, sinks] = &arguments[..] else { panic!("seven arguments") };
         let mut graph = Graph::default();
-        let states =
-            ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[kv_heads, head_dim], window)));
+        let states = ["keys", "values"]
+            .map(|name| graph.state(&StateSpec::of_tokens(name, &[kv_heads, head_dim], window.map(Window::num_keys))));
         let spec =
             AttentionSpec { keys: states[0], values: states[1].into(), scale: 0.1, window, soft_cap, slopes: None };
         let mut emitter = Emitter::default();
@@ -161,6 +170,11 @@ fn heads_of_128_with_tables_in_main_memory() {
 #[test]
 fn heads_of_256_with_a_window_and_a_cap() {
     check("heads_of_256_with_a_window_and_a_cap", GEMMA);
+}
+
+#[test]
+fn heads_of_128_with_a_chunked_window() {
+    check("heads_of_128_with_a_chunked_window", LLAMA_4_PART);
 }
 
 #[test]

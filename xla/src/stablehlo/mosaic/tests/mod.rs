@@ -14,6 +14,7 @@ use backend::BLOCK_SIZE;
 use cpu::oracle;
 use devices::HeadForm;
 use half::bf16;
+use model::graph::Window;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
@@ -151,7 +152,7 @@ impl Case {
 impl DecodeKernel {
     /// Returns the first position that the query of a context of `len` tokens sees.
     fn first_position(&self, len: usize) -> usize {
-        self.window.map_or(0, |window| len.saturating_sub(window))
+        self.window.filter(|_| len > 0).map_or(0, |window| window.first_key(len - 1))
     }
 }
 
@@ -185,7 +186,7 @@ struct Sizes {
     chunk_blocks: usize,
     num_slots: usize,
     /// The window, the soft cap, and true if there are sinks.
-    bounds: (Option<usize>, Option<f32>, bool),
+    bounds: (Option<Window>, Option<f32>, bool),
     has_scalar_tables: bool,
     max_window_bytes: usize,
 }
@@ -194,7 +195,9 @@ fn sizes() -> impl Strategy<Value = Sizes> {
     let dims = prop::sample::select(vec![[64_usize; 2], [128; 2], [256; 2], [128, 64], [64, 128]]);
     let heads = (1..4usize, 1..5usize, dims, any::<bool>());
     let element = prop::sample::select(vec![Element::F32, Element::F32, Element::Bf16]);
-    let window = prop::option::of(prop_oneof![1..20usize, 20..200usize]);
+    let num_keys = || prop_oneof![1..20usize, 20..200usize];
+    let window = prop_oneof![num_keys().prop_map(Window::Sliding), num_keys().prop_map(Window::Chunked)];
+    let window = prop::option::of(window);
     let bounds = (window, prop::option::of(0.5..4.0_f32), any::<bool>());
     let limits = (any::<bool>(), prop::sample::select(vec![1_usize, 40_000, 2 << 20]));
     (heads, element, 1..5usize, 2..5usize, bounds, limits).prop_map(

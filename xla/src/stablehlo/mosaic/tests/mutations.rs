@@ -29,7 +29,8 @@ fn cases() -> [Case; 3] {
     };
     let dims = [128, 128];
     let split = Sizes { dims, is_wide: false, has_scalar_tables: false, max_window_bytes: 1, ..plain.clone() };
-    let bounded = Sizes { bounds: (Some(40), Some(2.0), true), element: Element::Bf16, ..plain.clone() };
+    let bounded =
+        Sizes { bounds: (Some(Window::Sliding(40)), Some(2.0), true), element: Element::Bf16, ..plain.clone() };
     let lens = [40, 9, 64, 0, 150, 33];
     let long = [70, 9, 64, 0, 150, 33];
     [(plain, lens), (split, lens), (bounded, long)]
