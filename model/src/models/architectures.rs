@@ -7,8 +7,9 @@ use numbers::FloatType;
 use super::{
     Config, Model, ModelError, apertus, bloom, cohere, cwm, deepseek, dots1, ernie, ernie4_5_moe, exaone_moe, exaone4,
     falcon, gemma, gemma2, gemma3, gemma4, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium,
-    hunyuan, hunyuan_moe, hy_v3, internlm3, llama, minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron, olmo,
-    olmo2, opt, persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, vaultgemma,
+    hunyuan, hunyuan_moe, hy_v3, internlm3, llama, llama4, minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron,
+    olmo, olmo2, opt, persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2,
+    vaultgemma,
 };
 
 /// Builds one rank's part of the model that a config describes. The arguments are the config, the type of the weights
@@ -63,6 +64,8 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("IQuestCoderForCausalLM", llama::build),
     ("InternLM3ForCausalLM", internlm3::build),
     ("Jais2ForCausalLM", nemotron::build_jais2),
+    ("Llama4ForCausalLM", llama4::build),
+    ("Llama4ForConditionalGeneration", llama4::build),
     ("LlamaForCausalLM", llama::build),
     ("MiniCPM3ForCausalLM", minicpm3::build),
     ("MiniMaxM2ForCausalLM", minimax_m2::build),

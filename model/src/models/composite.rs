@@ -23,6 +23,7 @@ const IMAGE_POSITIONS: [&str; 2] = ["mrope_interleaved", "mrope_section"];
 
 const LLAVA_TOWERS: [&str; 2] = ["vision_tower", "multi_modal_projector"];
 const GEMMA4_TOWERS: [&str; 5] = ["audio_tower", "embed_audio", "embed_vision", "vision_embedder", "vision_tower"];
+const LLAMA4_TOWERS: [&str; 2] = ["vision_model", "multi_modal_projector"];
 const QWEN_TOWERS: [&str; 1] = ["visual"];
 
 /// A composite architecture.
@@ -87,6 +88,18 @@ const GEMMA4_UNIFIED: Text = Text {
         ("num_hidden_layers", "30"),
         ("num_key_value_heads", "4"),
         ("vocab_size", "262144"),
+    ],
+    unused_rotary_keys: &[],
+};
+const LLAMA4: Text = Text {
+    model_type: "llama4_text",
+    defaults: &[
+        ("eos_token_id", "2"),
+        ("hidden_size", "5120"),
+        ("max_position_embeddings", "131072"),
+        ("num_attention_heads", "40"),
+        ("num_hidden_layers", "48"),
+        ("vocab_size", "202048"),
     ],
     unused_rotary_keys: &[],
 };
@@ -173,7 +186,7 @@ const QWEN3_VL_MOE: Text = Text {
     unused_rotary_keys: &IMAGE_POSITIONS,
 };
 
-const COMPOSITES: [Composite; 6] = [
+const COMPOSITES: [Composite; 7] = [
     Composite { architecture: "Gemma3ForConditionalGeneration", texts: &[GEMMA3], towers: &LLAVA_TOWERS },
     Composite { architecture: "Gemma4ForConditionalGeneration", texts: &[GEMMA4], towers: &GEMMA4_TOWERS },
     Composite {
@@ -181,6 +194,7 @@ const COMPOSITES: [Composite; 6] = [
         texts: &[GEMMA4_UNIFIED],
         towers: &GEMMA4_TOWERS,
     },
+    Composite { architecture: "Llama4ForConditionalGeneration", texts: &[LLAMA4], towers: &LLAMA4_TOWERS },
     Composite {
         architecture: "Mistral3ForConditionalGeneration",
         texts: &[MISTRAL, MINISTRAL3, MISTRAL4],
@@ -375,9 +389,9 @@ mod tests {
     #[test]
     fn other_composites_are_unknown_architectures() {
         let config =
-            Config::parse(br#"{"architectures": ["Llama4ForConditionalGeneration"], "text_config": {}}"#).unwrap();
+            Config::parse(br#"{"architectures": ["Idefics3ForConditionalGeneration"], "text_config": {}}"#).unwrap();
         let message = models::build(&config, FloatType::F32, 1).unwrap_err().to_string();
-        assert!(message.starts_with("architecture Llama4ForConditionalGeneration is not supported"), "{message}");
+        assert!(message.starts_with("architecture Idefics3ForConditionalGeneration is not supported"), "{message}");
     }
 
     #[test]

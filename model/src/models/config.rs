@@ -39,13 +39,14 @@ const OTHER_NAMES: [(&str, &str); 15] = [
 
 /// The maximum accepted sizes, several times the sizes of the largest existing models. With these sizes, the number of
 /// bytes of a weight does not overflow.
-const MAX_SIZES: [(&str, usize); 23] = [
+const MAX_SIZES: [(&str, usize); 24] = [
     ("ffn_hidden_size", 1 << 26),
     ("global_head_dim", 1 << 16),
     ("head_dim", 1 << 16),
     ("hidden_size", 1 << 20),
     ("hidden_size_per_layer_input", 1 << 16),
     ("intermediate_size", 1 << 26),
+    ("intermediate_size_mlp", 1 << 26),
     ("moe_intermediate_size", 1 << 26),
     ("moe_num_experts", 1 << 14),
     ("moe_num_shared_experts", 1 << 10),

@@ -46,6 +46,7 @@ mod hunyuan_moe;
 mod hy_v3;
 mod internlm3;
 mod llama;
+mod llama4;
 mod minicpm3;
 mod minimax_m2;
 mod mistral;

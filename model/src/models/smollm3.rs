@@ -35,7 +35,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 }
 
 /// Returns, for each layer, true if it has rotary positions.
-fn layers_with_rotary(config: &Config, num_layers: usize) -> Result<Vec<bool>, ModelError> {
+pub(super) fn layers_with_rotary(config: &Config, num_layers: usize) -> Result<Vec<bool>, ModelError> {
     let interval = config.size_or("no_rope_layer_interval", 4)?;
     if !config.has("no_rope_layers") {
         return Ok((1..=num_layers).map(|number| number % interval != 0).collect());

@@ -102,7 +102,7 @@ fn short_floats_are_near() {
         // A rounded score may choose another expert. Families with experts are tested here only with keys and values in
         // f32, as recorded.
         let tolerance = tolerance(true, SHORT_TOLERANCE, 2.0 * SHORT_TOLERANCE);
-        let with_experts = ["deepseek", "dots1", "gpt-oss", "minimax", "mixtral", "moe"];
+        let with_experts = ["deepseek", "dots1", "gpt-oss", "llama4", "minimax", "mixtral", "moe"];
         let has_experts = with_experts.iter().any(|part| name.contains(part));
         let kv_cache_dtypes = [KvCacheDtype::F32, KvCacheDtype::Auto];
         for kv_cache_dtype in &kv_cache_dtypes[..if has_experts { 1 } else { 2 }] {
@@ -176,6 +176,7 @@ fn xla_agrees_with_transformers() {
         "glm4-moe",
         "gpt-neox",
         "gpt-oss",
+        "llama4-dense-layers",
         "qwen3-moe",
         "qwen3-vl-moe",
         "phi3-long",
@@ -194,6 +195,7 @@ fn two_devices_of_xla_agree_with_transformers() {
         "gemma3-composite",
         "gemma4-moe",
         "gpt-oss-mxfp4",
+        "llama4-composite",
         "mixtral",
         "youtu-no-rank",
         "deepseek-v3",
