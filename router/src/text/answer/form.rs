@@ -9,7 +9,9 @@ use super::call::{CallSyntax, Head, MessageSyntax, Tail};
 use super::scan::{Cursor, Scan};
 use super::thinking::Thinking;
 use super::tools::Tools;
-use super::{apertus, deepseek, gemma, glm, harmony, json_calls, kimi, minimax, mistral, qwen_coder, tool_code};
+use super::{
+    apertus, deepseek, gemma, glm, harmony, json_calls, kimi, llama4, minimax, mistral, qwen_coder, tool_code,
+};
 
 /// A format in which models write calls.
 #[derive(Debug)]
@@ -54,6 +56,10 @@ const LIST: CallSyntax = CallSyntax {
     end: "]",
 };
 
+/// The syntax of Llama's calls.
+const LLAMA: CallSyntax =
+    CallSyntax { begin: "", before_arguments: "\", \"parameters\": ", separator: "; ", end: "", ..LIST };
+
 /// The format for chat templates that do not know `tools`, and for templates whose format is not known here.
 const GENERIC: Format = Format {
     name: "generic",
@@ -80,7 +86,7 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 static GENERIC_CALLS: Format = GENERIC;
 
 /// The known formats. A chat template uses the first one that matches.
-pub(super) static FORMATS: [Format; 20] = [
+pub(super) static FORMATS: [Format; 21] = [
     Format {
         name: "harmony",
         prompt_has: &["<|channel|>", "<|message|>"],
@@ -262,6 +268,18 @@ pub(super) static FORMATS: [Format; 20] = [
         syntax: Some(CallSyntax { begin: "<|tool_call|>[", end: "]<|/tool_call|>", ..LIST }),
         ..GENERIC
     },
+    Format { name: "hermes", prompt_has: &["<tool_call>", "\"arguments\": "], ..GENERIC },
+    Format {
+        name: "llama4",
+        prompt_has: &["<|header_start|>", "<|header_end|>"],
+        openers: &[llama4::PYTHON_START, llama4::PYTHON_END],
+        first_openers: &llama4::FIRST_OPENERS,
+        marks: &[],
+        head: llama4::head,
+        tail: llama4::tail,
+        syntax: Some(LLAMA),
+        ..GENERIC
+    },
     Format {
         name: "llama",
         prompt_has: &["\"parameters\": dictionary of argument name and its value"],
@@ -269,16 +287,9 @@ pub(super) static FORMATS: [Format; 20] = [
         first_openers: &["{"],
         marks: &[],
         head: json_calls::head_of_bare_objects,
-        syntax: Some(CallSyntax {
-            begin: "",
-            before_arguments: "\", \"parameters\": ",
-            separator: "; ",
-            end: "",
-            ..LIST
-        }),
+        syntax: Some(LLAMA),
         ..GENERIC
     },
-    Format { name: "hermes", prompt_has: &["<tool_call>", "\"arguments\": "], ..GENERIC },
 ];
 
 /// The form in which one answer's text is read.

@@ -3,10 +3,10 @@
 //! The keys of the name and the arguments are those that models were trained on. Arguments that are an object and come
 //! after the name are passed on as they arrive; otherwise the whole call is read first.
 
-use super::apertus;
 use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
 use super::tools::Tools;
+use super::{apertus, llama4};
 
 const NAME_KEYS: [&str; 2] = ["name", "tool_name"];
 const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
@@ -14,7 +14,8 @@ const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
 const OTHER_KEYS: [&str; 3] = ["id", "tool_call_id", "type"];
 
 /// Marks that may follow the last call.
-const CLOSERS: [&str; 5] = ["</tool_call>", "</tool_calls>", "<|/tool_call|>", "<|END_ACTION|>", apertus::CALLS_END];
+const CLOSERS: [&str; 6] =
+    ["</tool_call>", "</tool_calls>", "<|/tool_call|>", "<|END_ACTION|>", apertus::CALLS_END, llama4::PYTHON_END];
 
 /// Reads an object, or the first object of a list, as [`object`] does.
 pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {

@@ -13,6 +13,7 @@
 //! | `deepseek` | DeepSeek's marks, with and without a code block |
 //! | `kimi` | Kimi K2's marks |
 //! | `gemma` | `call:name{…}` of FunctionGemma and Gemma 4 |
+//! | `llama4` | Python's calls in a list, or JSON objects, of Llama 4 |
 //! | `tool_code` | Python's calls in a block `tool_code`, of Gemma 3 |
 //! | `harmony` | channels of gpt-oss, thoughts among them |
 //!
@@ -33,6 +34,7 @@ mod harmony;
 mod json_calls;
 mod json_value;
 mod kimi;
+mod llama4;
 mod minimax;
 mod mistral;
 mod parser;

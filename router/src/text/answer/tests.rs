@@ -65,7 +65,7 @@ fn check_form(form: &AnswerForm, text: &str, expected: &[&str]) {
     }
 }
 
-fn check(format: &str, text: &str, expected: &[&str]) {
+pub(super) fn check(format: &str, text: &str, expected: &[&str]) {
     check_form(&form(format, "", ""), text, expected);
 }
 
@@ -500,6 +500,9 @@ const PARTS: &[&str] = &[
     "</parameter>",
     "</function>",
     "<|python_tag|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "[get(",
     "<|tool_call>",
     "call:get{",
     "<escape>",

@@ -12,6 +12,15 @@ const MAX_DEPTH: usize = 64;
 pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     cursor.skip_space();
     let is_printed = cursor.eats("print(")?;
+    let head = call(cursor, tools)?;
+    if is_printed {
+        cursor.eat(")")?;
+    }
+    Ok(head)
+}
+
+/// Reads a call.
+pub(super) fn call(cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     let name = cursor.tool(tools, &["("])?.name.clone();
     cursor.eat("(")?;
     let mut arguments = Map::new();
@@ -20,9 +29,6 @@ pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools
         cursor.skip_space();
         cursor.eat("=")?;
         arguments.insert(key, value(cursor, 1)?);
-    }
-    if is_printed {
-        cursor.eat(")")?;
     }
     Ok(Head::Call { name, arguments: Arguments::Read(Json::Object(arguments).to_string()) })
 }
