@@ -1,9 +1,9 @@
 //! A rank's part of a weight, read by rows. Rows are borrowed from the file if the weight is a whole tensor of floats
 //! that ranks do not split or split by rows, and no padding is needed; otherwise they are gathered into new memory.
 //!
-//! Entry points: [`TensorPart::rows`], [`TensorPart::all`]; [`TensorPart::blocks`] and [`TensorPart::rows_of_blocks`] for
-//! weights that stay in the blocks of a GGUF file. The part records the first tensor in which it reads an
-//! infinity or a NaN.
+//! Entry points: [`TensorPart::rows`], [`TensorPart::all`]; [`TensorPart::blocks`] and [`TensorPart::rows_of_blocks`]
+//! for weights that stay in the blocks of a GGUF file. The part records the first tensor in which it reads an infinity
+//! or a NaN.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -119,8 +119,8 @@ impl<'a> TensorPart<'a> {
         self.tensors.iter().all(|tensor| matches!(tensor, StoredTensor::Encoded(Encoded::Mxfp4(_))))
     }
 
-    /// Returns the type of the blocks in which the checkpoint stores the part, or `None` if it stores it in another form,
-    /// or a row of the part does not consist of whole blocks.
+    /// Returns the type of the blocks in which the checkpoint stores the part, or `None` if it stores it in another
+    /// form, or a row of the part does not consist of whole blocks.
     pub fn blocks(&self) -> Option<BlockType> {
         if !matches!(self.layout, Layout::Rows | Layout::Section { .. } | Layout::Stack) {
             return None;
@@ -133,8 +133,8 @@ impl<'a> TensorPart<'a> {
         (has_whole_blocks && self.tensors.iter().all(is_same)).then_some(kind)
     }
 
-    /// Reads the blocks, of the type that [`TensorPart::blocks`] returns, of the rows with these indices. Indices beyond
-    /// the weight give blocks of zeros.
+    /// Reads the blocks, of the type that [`TensorPart::blocks`] returns, of the rows with these indices. Indices
+    /// beyond the weight give blocks of zeros.
     pub fn rows_of_blocks(&self, kind: BlockType, rows: Range<usize>) -> TensorRows<'a> {
         self.gather(rows, Some(kind))
     }
@@ -144,8 +144,8 @@ impl<'a> TensorPart<'a> {
         self.not_finite.get().copied()
     }
 
-    /// Reads rows that are not contiguous, of which each rank has only some columns, or that are encoded; if `blocks` is
-    /// given, the rows stay in blocks of that type.
+    /// Reads rows that are not contiguous, of which each rank has only some columns, or that are encoded; if `blocks`
+    /// is given, the rows stay in blocks of that type.
     fn gather(&self, rows: Range<usize>, blocks: Option<BlockType>) -> TensorRows<'a> {
         let bytes_of = |elements: usize| match blocks {
             None => elements * self.element_bytes(),
