@@ -3,37 +3,51 @@
 //!
 //! Entry point: [`Gguf::open`]. Follows the specification of the format, versions 2 and 3 (`ggml-org/ggml`,
 //! docs/gguf.md). A length for which the file is too short is an error and is never allocated. Of the lists in the
-//! metadata, only those in [`LISTS`] are kept.
+//! metadata, only those in [`LISTS`] and short lists of numbers are kept. `split` describes models in several files.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use crate::ModelFilesError;
+use crate::{ModelFilesError, split};
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const DEFAULT_ALIGNMENT: u64 = 32;
+/// The number of the type of texts.
+const TEXT: u32 = 8;
 /// The number of the type of lists.
 const LIST: u32 = 9;
 /// The maximum depth of nested lists. The format has no use for deeper ones.
 const MAX_DEPTH: usize = 4;
 const MAX_DIMS: u32 = 4;
-/// The lists that are kept; all of them belong to tokenizers. Other lists are skipped, whatever their length.
+/// The long lists that are kept; all of them belong to tokenizers.
 const LISTS: [&str; 4] =
     ["tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.tokens"];
 /// The maximum length of a list that is kept: many times the size of large vocabularies. Without a limit, a small file
 /// could fill the memory, because an item takes 32 bytes of memory but may take a single byte of the file.
 const MAX_LIST_LEN: usize = 1 << 22;
+/// The maximum length of other lists of numbers that are kept, with a value for each layer. Longer lists are skipped.
+const MAX_NUMBERS: usize = 1 << 12;
 
-/// The header of a GGUF file.
+/// The header of a model's GGUF files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gguf {
+    /// The path of the file, or of the first file if the model is split.
+    pub path: PathBuf,
+    /// The metadata of the first file.
+    metadata: BTreeMap<String, Value>,
+    /// The tensors of all files.
+    pub tensors: Vec<TensorInfo>,
+    /// The files of the model, in order.
+    pub files: Vec<DataFile>,
+}
+
+/// A file with tensors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataFile {
     /// The path of the file.
     pub path: PathBuf,
-    metadata: BTreeMap<String, Value>,
-    /// The tensors of the file.
-    pub tensors: Vec<TensorInfo>,
     /// The offset of the tensor data in the file, in bytes.
     pub data_start: u64,
 }
@@ -62,8 +76,10 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// The number of the tensor's `ggml_type`.
     pub kind: u32,
-    /// The offset of the tensor's first byte from [`Gguf::data_start`], in bytes.
+    /// The offset of the tensor's first byte from [`DataFile::data_start`], in bytes.
     pub offset: u64,
+    /// The index of the tensor's file in [`Gguf::files`].
+    pub file: usize,
 }
 
 /// True if the file can be read and begins as a GGUF file does.
@@ -73,11 +89,17 @@ pub(crate) fn has_magic(path: &Path) -> bool {
 }
 
 impl Gguf {
-    /// Reads the header of a file.
+    /// Reads the header of a file, and those of the other files of the model if it is split.
     ///
     /// # Errors
-    /// [`ModelFilesError::Read`] when the file cannot be read, [`ModelFilesError::Gguf`] when its header is invalid.
+    /// [`ModelFilesError::Read`] when a file cannot be read, [`ModelFilesError::Gguf`] when a header is invalid, or the
+    /// file is not the first of its model, or another file of the model is missing or does not belong to it.
     pub fn open(path: &Path) -> Result<Self, ModelFilesError> {
+        split::complete(Self::one(path)?)
+    }
+
+    /// Reads the header of one file.
+    pub(crate) fn one(path: &Path) -> Result<Self, ModelFilesError> {
         let failed = |source| ModelFilesError::Read { path: path.to_path_buf(), source };
         let file = File::open(path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
@@ -177,12 +199,13 @@ impl Head {
             metadata.insert(key, value);
         }
         let tensors = (0..num_tensors).map(|_| self.tensor()).collect::<Result<_, _>>()?;
-        let mut gguf = Gguf { path: path.to_path_buf(), metadata, tensors, data_start: 0 };
+        let mut gguf = Gguf { path: path.to_path_buf(), metadata, tensors, files: Vec::new() };
         let alignment = gguf.count("general.alignment").unwrap_or(DEFAULT_ALIGNMENT);
         if !alignment.is_power_of_two() {
             return Err(Problem::Format(format!("general.alignment is {alignment}, expected a power of two")));
         }
-        gguf.data_start = self.position.next_multiple_of(alignment);
+        let data_start = self.position.next_multiple_of(alignment);
+        gguf.files.push(DataFile { path: path.to_path_buf(), data_start });
         Ok(gguf)
     }
 
@@ -200,13 +223,14 @@ impl Head {
             shape.push(size.ok_or_else(|| Problem::Format(format!("tensor {name} is larger than the file")))?);
         }
         shape.reverse();
-        Ok(TensorInfo { name, shape, kind: self.u32()?, offset: self.u64()? })
+        Ok(TensorInfo { name, shape, kind: self.u32()?, offset: self.u64()?, file: 0 })
     }
 
-    /// Reads the list `key` of the metadata, or skips it if it is not one of [`LISTS`].
+    /// Reads the list `key` of the metadata, or skips it if it is neither one of [`LISTS`] nor a short list of numbers.
     fn list(&mut self, key: &str) -> Result<Value, Problem> {
         let (kind, len) = (self.u32()?, self.count(1)?);
-        if !LISTS.contains(&key) {
+        let has_numbers = !matches!(kind, TEXT | LIST) && len <= MAX_NUMBERS;
+        if !LISTS.contains(&key) && !has_numbers {
             self.skip(kind, len, 1)?;
             return Ok(Value::List(Vec::new()));
         }
@@ -359,23 +383,25 @@ mod tests {
             [Value::Text("a".to_owned()), Value::Text("b".to_owned())]
         );
         assert_eq!((gguf.text("count"), gguf.get("nothing")), (None, None));
-        let tensor = TensorInfo { name: "output.weight".to_owned(), shape: vec![2, 3], kind: 0, offset: 64 };
+        let tensor = TensorInfo { name: "output.weight".to_owned(), shape: vec![2, 3], kind: 0, offset: 64, file: 0 };
         assert_eq!(gguf.tensors, [tensor]);
-        assert_eq!(gguf.data_start, (bytes.len() as u64).next_multiple_of(32));
+        assert_eq!(gguf.files[0].data_start, (bytes.len() as u64).next_multiple_of(32));
     }
 
     #[test]
-    fn lists_that_nobody_reads_are_not_kept() {
+    fn long_lists_are_not_kept_except_those_of_tokenizers() {
         let list = |kind: u32, len: u64, items: Vec<u8>| [&kind.to_le_bytes()[..], &len.to_le_bytes(), &items].concat();
         let inner = [list(8, 2, [text("a"), text("")].concat()), list(12, 1, vec![0; 8])].concat();
         let mut values = values();
         values.extend([
             ("bytes", 9, list(0, 5 << 20, vec![1; 5 << 20])),
             ("shorts", 9, list(2, 3, vec![0; 6])),
+            ("texts", 9, list(8, 1, text("a"))),
             ("lists", 9, list(9, 2, inner)),
         ]);
         let gguf = open(&[file(&values), vec![0; 256]].concat()).unwrap();
-        for key in ["bytes", "shorts", "lists"] {
+        assert_eq!(gguf.list("shorts"), Some([const { Value::Integer(0) }; 3].as_slice()));
+        for key in ["bytes", "texts", "lists"] {
             assert_eq!(gguf.list(key), Some([].as_slice()), "{key}");
         }
         assert_eq!((gguf.list("tokenizer.ggml.tokens").unwrap().len(), gguf.tensors.len()), (2, 1));

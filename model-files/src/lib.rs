@@ -4,11 +4,15 @@
 //! This crate never uses the network.
 
 mod gguf;
+mod hub_id;
+mod split;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-pub use gguf::{Gguf, TensorInfo, Value as GgufValue};
+pub use gguf::{DataFile, Gguf, TensorInfo, Value as GgufValue};
+pub use hub_id::HubModel;
+pub use split::Part;
 
 /// The model id of the embedded demo model.
 pub const DEMO_MODEL_ID: &str = "demo";
@@ -53,7 +57,7 @@ pub enum ModelFilesError {
     /// The file is not a GGUF file that can be read.
     #[error("{path} is not a GGUF file that can be read: {problem}")]
     Gguf { path: PathBuf, problem: String },
-    /// The directory has several GGUF files and no config.json.
+    /// The directory has several models in GGUF files and no config.json.
     #[error("{location} has several GGUF files: {names}; pass the path of one")]
     SeveralGguf { location: String, names: String },
     /// The file exists but cannot be read.
@@ -105,31 +109,22 @@ impl ModelFiles {
         if let Some(what) = file(model_id) {
             return Err(ModelFilesError::File { id: model_id.into(), what });
         }
-        let mut parts = model_id.split('/');
-        // Names on the Hub contain only these characters.
-        let is_name = |part: &str| {
-            let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            !part.is_empty() && !part.starts_with('.') && part.bytes().all(is_letter)
-        };
-        let is_hub_id = matches!((parts.next(), parts.next(), parts.next()), (Some(org), Some(name), None)
-            if is_name(org) && is_name(name));
-        Err(if is_hub_id {
-            ModelFilesError::HubId(model_id.into())
-        } else {
-            ModelFilesError::NoSuchDirectory(model_id.into())
+        Err(match HubModel::parse(model_id) {
+            Some(_) => ModelFilesError::HubId(model_id.into()),
+            None => ModelFilesError::NoSuchDirectory(model_id.into()),
         })
     }
 
-    /// Returns the files of a directory. A directory that has no config.json and exactly one GGUF file stands for that
-    /// file.
+    /// Returns the files of a directory. A directory that has no config.json and exactly one model in GGUF files stands
+    /// for that model. Files with towers for images do not count.
     fn of_directory(path: &Path) -> Result<Self, ModelFilesError> {
         let whole = Self::Directory(path.to_path_buf());
         if path.join(CONFIG_FILE).is_file() {
             return Ok(whole);
         }
         let Ok(entries) = std::fs::read_dir(path) else { return Ok(whole) };
-        let mut files: Vec<PathBuf> =
-            entries.flatten().map(|entry| entry.path()).filter(|path| is_gguf(path)).collect();
+        let paths = entries.flatten().map(|entry| entry.path());
+        let mut files: Vec<PathBuf> = paths.filter(|path| is_gguf(path) && is_first_of_model(path)).collect();
         files.sort();
         match files.as_slice() {
             [] => Ok(whole),
@@ -153,7 +148,8 @@ impl ModelFiles {
         }
     }
 
-    /// True if `model_id` is like `organisation/name` on the Hugging Face Hub, and no directory has that path.
+    /// True if `model_id` is like `organisation/name` or `organisation/name:Q4_K_M` on the Hugging Face Hub, and no
+    /// directory has that path.
     pub fn is_hub_id(model_id: &str) -> bool {
         matches!(Self::open(model_id), Err(ModelFilesError::HubId(_)))
     }
@@ -199,6 +195,15 @@ impl ModelFiles {
         self.read_optional(name)?
             .ok_or_else(|| ModelFilesError::Missing { location: self.to_string(), name: name.into() })
     }
+}
+
+/// The start of the names of GGUF files with towers for images.
+const TOWERS: &str = "mmproj";
+
+/// True if the GGUF file is a model, or the first file of one, and not a tower for images.
+fn is_first_of_model(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    !name.starts_with(TOWERS) && Part::of(&name).is_none_or(|part| part.number == 1)
 }
 
 /// True if the name is that of a GGUF file.
@@ -268,7 +273,7 @@ mod tests {
         let blob = directory.path().join("0a1b");
         std::fs::write(&blob, "GGUF and more").unwrap();
         assert_eq!(ModelFiles::open(blob.to_str().unwrap()).unwrap(), ModelFiles::Gguf(blob));
-        assert!(ModelFiles::is_hub_id("org/Llama-3-GGUF") && ModelFiles::is_hub_id("org/v1.5"));
+        assert!(ModelFiles::is_hub_id("org/Llama-3-GGUF") && ModelFiles::is_hub_id("org/v1.5:Q8_0"));
     }
 
     #[test]

@@ -74,6 +74,9 @@ pub(crate) enum ExpertNames {
     /// One tensor has the matrices `[out, in]` of all experts. These are the names of the tensor whose rows are those
     /// of gate and then those of up, and of the tensor of down. There are no biases.
     Rows([&'static str; 2]),
+    /// As in GGUF files: one tensor has the matrices `[out, in]` of all experts, `experts.gate_proj.weight`, and the
+    /// same for `up_proj` and `down_proj`. If `has_biases`, all have biases, and the router has one too.
+    Apart { has_biases: bool },
 }
 
 /// `Σ weight · expert(x)`, or `Σ expert(weight · x)`, over the chosen experts, plus `shared(x)` or
@@ -197,6 +200,16 @@ impl Experts {
                 let [gate, up] = [0, 1].map(|first| half(first).weight(gate_up, &shape(inward), Partition::Column));
                 let down = scope.weight(down, &shape(outward), Partition::Column);
                 ([gate, up, down], None)
+            }
+            ExpertNames::Apart { has_biases } => {
+                let all = [("gate_proj", inward), ("up_proj", inward), ("down_proj", outward)];
+                let matrices = all.map(|(name, [outputs, inputs])| {
+                    experts.child(name).weight("weight", &[num_experts, outputs, inputs], Partition::Column)
+                });
+                let biases = all.map(|(name, [outputs, _])| {
+                    experts.child(name).weight("bias", &[num_experts, outputs], Partition::Column)
+                });
+                (matrices, has_biases.then_some(biases))
             }
         };
         let router_size = LinearSize { num_inputs: hidden_size, num_outputs: num_experts, has_bias: biases.is_some() };

@@ -8,7 +8,8 @@
 
 use super::{AttentionLayer, HeadsError, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{
-    AttentionSpec, Graph, GraphError, Input, PositionScale, Section, StateSpec, Value, ValuesIn, WeightSpec, Window,
+    AttentionSpec, Graph, GraphError, Input, Partition, PositionScale, Section, StateSpec, Value, ValuesIn, WeightSpec,
+    Window,
 };
 
 /// The epsilon of the norms of latent vectors, which no key of config.json changes.
@@ -31,6 +32,9 @@ pub(crate) struct LatentForm {
     pub(crate) v_head_dim: usize,
     /// True if the projections to latent vectors and the output projection have biases.
     pub(crate) has_bias: bool,
+    /// True if `k_b_proj` and `v_b_proj` have the two matrices of each head, as they are used, in place of
+    /// `kv_b_proj`.
+    pub(crate) has_split_heads: bool,
     /// The factor by which attention scores are multiplied.
     pub(crate) scale: f32,
     /// If set, queries are multiplied by a factor that grows with their position.
@@ -84,7 +88,11 @@ impl LatentAttention {
             Linear::whole(&scope.child("kv_a_proj_with_mqa").section(section), size)
         };
         let of_heads = |first: usize| Section { num_groups: heads, group_rows: nope + value, first };
-        let expansion = scope.child("kv_b_proj");
+        let matrix = |shape: [usize; 3], (split, first, is_transposed): (&str, usize, bool)| match form.has_split_heads
+        {
+            true => scope.child(split).weight("weight", &shape, Partition::Column),
+            false => scope.child("kv_b_proj").heads(shape, of_heads(first), is_transposed),
+        };
         let outward = LinearSize { num_inputs: heads * value, num_outputs: hidden_size, has_bias };
         Ok(Self {
             form: *form,
@@ -95,8 +103,8 @@ impl LatentAttention {
             latent: kv(0, kv_lora_rank),
             latent_norm: norm("kv_a_layernorm", kv_lora_rank),
             k_rope: kv(kv_lora_rank, rope),
-            to_latent: expansion.heads([heads, kv_lora_rank, nope], of_heads(0), true),
-            from_latent: expansion.heads([heads, value, kv_lora_rank], of_heads(nope), false),
+            to_latent: matrix([heads, kv_lora_rank, nope], ("k_b_proj", 0, true)),
+            from_latent: matrix([heads, value, kv_lora_rank], ("v_b_proj", nope, false)),
             o: Linear::row(&scope.child("o_proj"), outward),
         })
     }

@@ -16,12 +16,24 @@ pub(crate) struct WeightScope {
     num_ranks: usize,
     section: Option<Section>,
     is_transposed: bool,
+    is_gguf: bool,
 }
 
 impl WeightScope {
     /// Returns the root of a checkpoint whose weights are loaded as `dtype` and shared by `num_ranks` ranks.
     pub(crate) fn root(dtype: FloatType, num_ranks: usize) -> Self {
-        Self { prefix: String::new(), dtype, num_ranks, section: None, is_transposed: false }
+        Self { prefix: String::new(), dtype, num_ranks, section: None, is_transposed: false, is_gguf: false }
+    }
+
+    /// Returns this scope, but with tensors in the layout of GGUF files: matrices are `[out, in]`, those of all experts
+    /// are one tensor, gate and up are two, and fused projections have all queries first, then all keys.
+    pub(crate) fn of_gguf(&self) -> Self {
+        Self { is_gguf: true, ..self.clone() }
+    }
+
+    /// True if the tensors have the layout of GGUF files.
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.is_gguf
     }
 
     /// Returns the scope `name` inside this one.
@@ -51,7 +63,7 @@ impl WeightScope {
 
     /// Returns the weight `name` of this scope.
     pub(crate) fn weight(&self, name: &str, shape: &[usize], partition: Partition) -> WeightSpec {
-        let Self { prefix, dtype, num_ranks, section, is_transposed } = self;
+        let Self { prefix, dtype, num_ranks, section, is_transposed, is_gguf: _ } = self;
         let tensor = format!("{prefix}{name}");
         let weight = section.map_or_else(|| tensor.clone(), |section| format!("{tensor}[{}..]", section.first));
         let source = match section {

@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use numbers::FloatType;
 
+use super::activation::activation;
+use super::gguf::{self, layout};
 use super::{Config, Model, ModelError, rope_config};
-use crate::graph::{Activation, Gating, Graph, Input, Pairing, Partition, RotarySpec, Section, Value, Window};
+use crate::graph::{Gating, Graph, Input, Pairing, Partition, RotarySpec, Section, Value, Window};
 use crate::layers::{
     AttentionForm, AttentionLayer, AttentionScopes, Embedding, ExpertNames, Experts, ExpertsSize, Head,
     LatentAttention, LatentForm, LayerInput, LayerInputs, LayerInputsForm, Linear, LinearSize, Mlp, MlpSize, Norm,
@@ -34,6 +36,8 @@ pub(super) struct Decoder {
     pub(super) norm: NormForm,
     pub(super) attention: AttentionForm,
     pub(super) projections: Projections,
+    /// True if queries, keys and values are one tensor although `projections` says that they are apart.
+    pub(super) has_fused_heads: bool,
     /// Latent attention, which replaces `attention` and `projections`.
     pub(super) latent: Option<LatentForm>,
     pub(super) mlp: MlpSize,
@@ -236,6 +240,7 @@ impl Decoder {
         norm: NormForm,
         intermediate_size: usize,
     ) -> Result<Self, ModelError> {
+        let root = if config.flag_or(gguf::LAYOUT, false)? { root.of_gguf() } else { root };
         let hidden_size = config.size("hidden_size")?;
         let num_attention_heads = config.size("num_attention_heads")?;
         if num_attention_heads > hidden_size {
@@ -273,6 +278,7 @@ impl Decoder {
                 value_norm: None,
             },
             projections: Projections::Separate,
+            has_fused_heads: config.flag_or(gguf::FUSED, false)?,
             latent: None,
             mlp: MlpSize {
                 hidden_size,
@@ -390,7 +396,8 @@ impl Decoder {
         let inputs = inputs.map(|inputs| inputs.apply(&mut graph, tokens, hidden)).transpose()?; // [tokens, layers * size]
         for layer in 0..self.layers.len() {
             let scope = base.child(self.names.layers).child(layer);
-            let scope = if self.has_transposed_matrices { scope.transposed() } else { scope };
+            let is_transposed = self.has_transposed_matrices && !scope.is_gguf();
+            let scope = if is_transposed { scope.transposed() } else { scope };
             hidden = self.layer(&mut graph, &scope, layer, hidden)?; // [tokens, hidden]
             if let (Some(form), Some(inputs)) = (&self.layer_inputs, inputs) {
                 let input = LayerInput::new(&scope, form, layer);
@@ -470,6 +477,7 @@ impl Decoder {
             return Ok(LatentAttention::new(&scope, form, layer)?.apply(graph, x)?); // [tokens, hidden]
         }
         let form = attention.unwrap_or(self.attention);
+        let form = AttentionForm { norm: layout::query_key_norm(form.norm, &scope), ..form };
         let attention = SelfAttention::new(&self.attention_scopes(&scope, &form), &form, layer)?;
         Ok(attention.apply(graph, x)?) // [tokens, hidden]
     }
@@ -477,29 +485,32 @@ impl Decoder {
     fn attention_scopes(&self, scope: &WeightScope, form: &AttentionForm) -> AttentionScopes {
         let AttentionForm { num_attention_heads, num_key_value_heads, head_dim, .. } = *form;
         let [q_width, kv_width] = [num_attention_heads, num_key_value_heads].map(|num_heads| num_heads * head_dim);
-        let ([q, k, v], o) = match self.projections {
-            Projections::Separate => {
-                (["q_proj", "k_proj", "v_proj"].map(|name| scope.child(name)), scope.child(self.names.output))
-            }
-            Projections::Fused { qkv, output } => {
-                let group_rows = q_width + 2 * kv_width;
-                let part = |first| scope.child(qkv).section(Section { num_groups: 1, group_rows, first });
-                ([0, q_width, q_width + kv_width].map(part), scope.child(output))
-            }
-            Projections::FusedInBlocks { qkv, num_blocks } => {
-                let rows = q_width / num_blocks;
-                let part =
-                    |first| scope.child(qkv).section(Section { num_groups: num_blocks, group_rows: 3 * rows, first });
-                ([0, 2 * rows, rows].map(part), scope.child(self.names.output))
-            }
-            Projections::FusedByHead { qkv, output } => {
-                let queries = q_width / num_key_value_heads;
-                let group_rows = queries + 2 * head_dim;
-                let part =
-                    |first| scope.child(qkv).section(Section { num_groups: num_key_value_heads, group_rows, first });
-                ([0, queries, queries + head_dim].map(part), scope.child(output))
-            }
-        };
+        let ([q, k, v], o) =
+            match layout::projections(self.projections, scope, self.has_fused_heads.then_some(self.names.output)) {
+                Projections::Separate => {
+                    (["q_proj", "k_proj", "v_proj"].map(|name| scope.child(name)), scope.child(self.names.output))
+                }
+                Projections::Fused { qkv, output } => {
+                    let group_rows = q_width + 2 * kv_width;
+                    let part = |first| scope.child(qkv).section(Section { num_groups: 1, group_rows, first });
+                    ([0, q_width, q_width + kv_width].map(part), scope.child(output))
+                }
+                Projections::FusedInBlocks { qkv, num_blocks } => {
+                    let rows = q_width / num_blocks;
+                    let part = |first| {
+                        scope.child(qkv).section(Section { num_groups: num_blocks, group_rows: 3 * rows, first })
+                    };
+                    ([0, 2 * rows, rows].map(part), scope.child(self.names.output))
+                }
+                Projections::FusedByHead { qkv, output } => {
+                    let queries = q_width / num_key_value_heads;
+                    let group_rows = queries + 2 * head_dim;
+                    let part = |first| {
+                        scope.child(qkv).section(Section { num_groups: num_key_value_heads, group_rows, first })
+                    };
+                    ([0, queries, queries + head_dim].map(part), scope.child(output))
+                }
+            };
         let [q_norm, k_norm] = [self.names.query_norm, self.names.key_norm].map(|name| scope.child(name));
         AttentionScopes { q, k, v, o, q_norm, k_norm, sinks: scope.clone() }
     }
@@ -509,7 +520,8 @@ impl Decoder {
         let hidden_size = self.mlp.hidden_size;
         let size = ExpertsSize { hidden_size, intermediate_size, num_experts, gating };
         let own = if form.scope.is_empty() { scope.clone() } else { scope.child(form.scope) };
-        let experts = Experts::new(&own, form.names, &form.router, &size);
+        let names = layout::expert_names(form.names, scope);
+        let experts = Experts::new(&own, names, &form.router, &size);
         let Some(SharedForm { scope: shared, intermediate_size, gate }) = form.shared else { return experts };
         let gate = gate.map(|gate| {
             let one = LinearSize { num_inputs: hidden_size, num_outputs: 1, has_bias: false };
@@ -563,28 +575,4 @@ impl Decoder {
         let mixed = self.normed(graph, scope, norms.after_experts, mixed)?; // [tokens, hidden]
         Ok(graph.add(made, mixed)?) // [tokens, hidden]
     }
-}
-
-/// Returns the activation function that `hidden_act`, or one of the key's other names, specifies; SiLU if config.json
-/// has none of them.
-///
-/// # Errors
-/// When the function is unknown.
-pub(super) fn activation(config: &Config) -> Result<Activation, ModelError> {
-    const KEYS: [&str; 4] = ["hidden_activation", "hidden_act", "activation_function", "activation"];
-    for key in KEYS {
-        let Some(name) = config.text(key)? else { continue };
-        return match name {
-            "silu" | "swish" => Ok(Activation::Silu),
-            "gelu" => Ok(Activation::Gelu),
-            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
-            "relu" => Ok(Activation::Relu),
-            "relu2" => Ok(Activation::SquaredRelu),
-            other => {
-                let known = "silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2";
-                Err(config.invalid(key, format!("\"{other}\""), known))
-            }
-        };
-    }
-    Ok(Activation::Silu)
 }

@@ -18,6 +18,9 @@ use crate::layers::{ExpertNames, LatentForm};
 /// The keys of config.json that describe latent attention.
 pub(super) const LATENT_KEYS: [&str; 2] = ["kv_lora_rank", "q_lora_rank"];
 
+/// The key that says that each head's two matrices are two tensors. Only `gguf` writes it.
+pub(super) const GGUF_SPLIT_HEADS: &str = "gguf_split_heads";
+
 /// Builds DeepSeek V3 and Kimi K2; see [`super::build`].
 pub(super) fn build_v3(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let config = config.or_default("first_k_dense_replace", 3).or_default("n_group", 8).or_default("topk_group", 4);
@@ -140,6 +143,7 @@ pub(super) fn decoder(
         kv_lora_rank: config.size("kv_lora_rank")?,
         qk_nope_head_dim,
         qk_rope_head_dim,
+        has_split_heads: config.flag_or(GGUF_SPLIT_HEADS, false)?,
         v_head_dim: config.size_or("v_head_dim", hidden_size / num_attention_heads)?,
         has_bias: config.flag_or("attention_bias", false)?,
         scale: (rope_config::score_factor(config)? / qk_head_dim.sqrt()) as f32,

@@ -39,7 +39,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     } else {
         num_heads
     };
-    decoder.block = block(config, is_new)?;
+    decoder.block = block(config, is_new, decoder.root.is_gguf())?;
     decoder.projections = Projections::FusedByHead { qkv: "query_key_value", output: "dense" };
     let has_bias = config.flag_or("bias", false)?;
     decoder.set_biases(has_bias);
@@ -51,11 +51,13 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.build()
 }
 
-fn block(config: &Config, is_new: bool) -> Result<Block, ModelError> {
+fn block(config: &Config, is_new: bool, is_gguf: bool) -> Result<Block, ModelError> {
+    // The tensors of GGUF files have names of their own only for the first of two norms.
+    let before_mlp = if is_gguf { "input_layernorm" } else { "ln_mlp" };
     let is_parallel = config.flag_or("parallel_attn", true)?;
     let num_norms = config.size_or("num_ln_in_parallel_attn", if is_new { 2 } else { 1 })?;
     Ok(match (is_parallel, is_new && num_norms == 2) {
-        (true, true) => Block::Parallel { before_attention: "ln_attn", before_mlp: "ln_mlp" },
+        (true, true) => Block::Parallel { before_attention: "ln_attn", before_mlp },
         (true, false) => Block::Parallel { before_attention: "input_layernorm", before_mlp: "input_layernorm" },
         (false, false) => Block::PRE_NORM,
         (false, true) => return Err(config.invalid("parallel_attn", false, "true with new_decoder_architecture")),

@@ -7,7 +7,8 @@
 
 use numbers::FloatType;
 
-use super::decoder::{self, Decoder};
+use super::activation::activation;
+use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral};
 use crate::graph::Activation;
 
@@ -27,7 +28,7 @@ pub(super) fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Re
     decoder.norm.offset = 1.0;
     decoder.embedding_multiplier = dtype.round((decoder.attention.hidden_size as f32).sqrt());
     // Early configurations say `gelu` but mean the approximation.
-    decoder.mlp.activation = match decoder::activation(config)? {
+    decoder.mlp.activation = match activation(config)? {
         Activation::Gelu => Activation::GeluTanh,
         other => other,
     };

@@ -29,10 +29,17 @@ pub(super) fn build_moe(config: &Config, dtype: FloatType, num_ranks: usize) -> 
     neutral::require(config, &[&FACTORS[..], &["num_local_experts", "shared_intermediate_size"]].concat())?;
     let mut decoder = granite(config, dtype, num_ranks)?;
     decoder.mlp_form = MlpForm::GatedFused { gate_up: "input_linear", down: "output_linear" };
+    let names = match decoder.root.is_gguf() {
+        true => ExpertNames::Apart { has_biases: false },
+        false => ExpertNames::Rows(["input_linear.weight", "output_linear.weight"]),
+    };
+    if decoder.root.is_gguf() {
+        decoder.mlp_form = MlpForm::Gated { gate: "gate_proj", up: "up_proj", down: "down_proj" };
+    }
     let shared = config.count_or("shared_intermediate_size", 0)?;
     decoder.experts = Some(ExpertsForm {
         scope: "block_sparse_moe",
-        names: ExpertNames::Rows(["input_linear.weight", "output_linear.weight"]),
+        names,
         gating: decoder.mlp.activation.into(),
         intermediate_size: decoder.mlp.intermediate_size,
         num_experts: config.size_or("num_local_experts", 8)?,

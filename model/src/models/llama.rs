@@ -10,12 +10,8 @@ use super::{Config, Model, ModelError, neutral};
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
-    neutral::require(config, &["attention_bias", "mlp_bias", "rope_interleaved"])?;
-    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
-    if config.flag_or("rope_interleaved", false)? {
-        decoder.rotate_neighbours(config)?;
-    }
-    decoder.build()
+    neutral::require(config, &["attention_bias", "mlp_bias"])?;
+    Decoder::llama(config, dtype, num_ranks)?.build()
 }
 
 #[cfg(test)]

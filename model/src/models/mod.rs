@@ -11,6 +11,7 @@
 //! A model file names no device and has no sharding code. It reads `config.json` through [`Config`] and returns a
 //! [`Model`].
 
+mod activation;
 mod apertus;
 mod architectures;
 mod bloom;
@@ -81,7 +82,8 @@ use crate::layers::Head;
 use architectures::ARCHITECTURES;
 pub use config::{Config, ModelError};
 pub use generation_config::read as sampling_defaults;
-pub use gguf::config as gguf_config;
+pub(crate) use gguf::{Row as GgufRow, find as gguf_row};
+pub use gguf::{architectures as gguf_architectures, config as gguf_config};
 pub use quantization::read as quantization;
 
 /// A causal language model as graphs.

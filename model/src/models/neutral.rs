@@ -57,7 +57,6 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("qkv_bias", "false"),
     ("query_pre_attn_scalar", "null"),
     ("residual_multiplier", "1"),
-    ("rope_interleaved", "false"),
     ("rope_local_base_freq", "null"),
     ("rotary_dim", "null"),
     ("rotary_pct", "1"),

@@ -15,6 +15,9 @@ use crate::graph::{Pairing, RotarySpec};
 use crate::layers::{RotaryScaling, Yarn};
 
 const DEFAULT_THETA: f64 = 10_000.0;
+/// The key that says that adjacent values are rotated together, because llama.cpp's converter has sorted the rows of
+/// the query and key matrices so. Only `gguf` writes it.
+pub(super) const INTERLEAVED: &str = "rope_interleaved";
 const KNOWN_TYPES: &str = "default, linear, dynamic, llama3, yarn, longrope or proportional";
 const KNOWN_KEYS: [&str; 16] = [
     "attention_factor",
@@ -111,6 +114,7 @@ impl<'a> Parameters<'a> {
     }
 
     fn spec(&self, head_dim: usize, pairing: Pairing) -> Result<RotarySpec, ModelError> {
+        let pairing = if self.config.flag_or(INTERLEAVED, false)? { Pairing::Neighbours } else { pairing };
         self.own.require_known(&KNOWN_KEYS)?;
         let theta = self.number_of_either("rope_theta")?.unwrap_or(DEFAULT_THETA);
         if theta <= 0.0 {

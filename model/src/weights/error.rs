@@ -40,7 +40,7 @@ pub enum WeightsError {
     #[error("tensor {tensor} of {file} is {found}, but quantization_config requires {expected}")]
     QuantizedType { tensor: String, file: String, found: StoredType, expected: &'static str },
     #[error(
-        "tensor {tensor} of {file} has GGML type number {kind} and shape {shape:?}; supported are F32 (0), F16 (1), BF16 (30), Q4_0 (2), Q4_1 (3), Q5_0 (6), Q5_1 (7), Q8_0 (8) and Q2_K to Q6_K (10 to 14), in rows of whole blocks"
+        "tensor {tensor} of {file} has GGML type number {kind} and shape {shape:?}; supported are F32 (0), F16 (1), BF16 (30), Q4_0 (2), Q4_1 (3), Q5_0 (6), Q5_1 (7), Q8_0 (8), Q2_K to Q6_K (10 to 14) and MXFP4 (39), in rows of whole blocks"
     )]
     Block { tensor: String, file: String, kind: u32, shape: Vec<usize> },
     #[error("{file} ends before its tensor {tensor} does; it is not complete")]

@@ -1,102 +1,179 @@
-//! The tensors of a GGUF file, under their names in a Hugging Face checkpoint.
+//! The tensors of GGUF files, under their names in a Hugging Face checkpoint.
 //!
-//! Entry points: [`places`], [`rope_factors`]. Candle decodes blocks of quantized values. An unsupported type is an
-//! error that names the tensor.
+//! Entry points: [`places`], [`values`], [`rope_factors`]. Candle decodes blocks of quantized values, except those in
+//! MXFP4. An unsupported type is an error that names the tensor.
 
 use candle_core::quantized::GgmlDType;
-use model_files::Gguf;
+use model_files::{Gguf, GgufValue, TensorInfo};
+use numbers::mxfp4;
 
 use super::{StoredType, TensorPlace, WeightsError};
+use crate::models::{GgufRow, gguf_row};
 
 /// The prefix in a GGUF file, and the prefix in a Hugging Face checkpoint, of the tensors outside of layers.
-const SINGLE: [(&str, &str); 3] =
+const OUTER: [(&str, &str); 3] =
     [("output.", "lm_head."), ("output_norm.", "model.norm."), ("token_embd.", "model.embed_tokens.")];
 /// The same for the tensors of each layer, without the prefix of the layer.
-const LAYER: [(&str, &str); 11] = [
+const INNER: [(&str, &str); 31] = [
     ("attn_k.", "self_attn.k_proj."),
+    ("attn_k_b.", "self_attn.k_b_proj."),
     ("attn_k_norm.", "self_attn.k_norm."),
+    ("attn_kv_a_mqa.", "self_attn.kv_a_proj_with_mqa."),
+    ("attn_kv_a_norm.", "self_attn.kv_a_layernorm."),
+    ("attn_kv_b.", "self_attn.kv_b_proj."),
     ("attn_norm.", "input_layernorm."),
     ("attn_output.", "self_attn.o_proj."),
     ("attn_q.", "self_attn.q_proj."),
+    ("attn_q_a.", "self_attn.q_a_proj."),
+    ("attn_q_a_norm.", "self_attn.q_a_layernorm."),
+    ("attn_q_b.", "self_attn.q_b_proj."),
     ("attn_q_norm.", "self_attn.q_norm."),
+    ("attn_qkv.", "self_attn.qkv_proj."),
+    ("attn_sinks.weight", "self_attn.sinks"),
     ("attn_v.", "self_attn.v_proj."),
+    ("attn_v_b.", "self_attn.v_b_proj."),
+    ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
     ("ffn_down.", "mlp.down_proj."),
+    ("ffn_down_exps.", "mlp.experts.down_proj."),
+    ("ffn_down_shexp.", "mlp.shared_experts.down_proj."),
     ("ffn_gate.", "mlp.gate_proj."),
+    ("ffn_gate_exps.", "mlp.experts.gate_proj."),
+    ("ffn_gate_inp.", "mlp.gate."),
+    ("ffn_gate_shexp.", "mlp.shared_experts.gate_proj."),
     ("ffn_norm.", "post_attention_layernorm."),
     ("ffn_up.", "mlp.up_proj."),
-];
-/// Prefixes that differ in models with norms after attention and after the feed-forward network.
-const LAYER_WITH_POST_NORMS: [(&str, &str); 3] = [
-    ("ffn_norm.", "pre_feedforward_layernorm."),
+    ("ffn_up_exps.", "mlp.experts.up_proj."),
+    ("ffn_up_shexp.", "mlp.shared_experts.up_proj."),
     ("post_attention_norm.", "post_attention_layernorm."),
     ("post_ffw_norm.", "post_feedforward_layernorm."),
 ];
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// The keys of numbers of layers, and the names of the tensors in their place.
+const VALUES: [(&str, &str); 4] = [
+    ("xielu.alpha_n", "mlp.act_fn.alpha_n"),
+    ("xielu.alpha_p", "mlp.act_fn.alpha_p"),
+    ("xielu.beta", "mlp.act_fn.beta"),
+    ("xielu.eps", "mlp.act_fn.eps"),
+];
+
+/// The divisors of the frequencies of rotary embeddings.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RopeFactors {
+    /// Those for sequences of any length.
+    pub all: Option<Vec<f32>>,
+    /// Those for sequences that are longer than the original context.
+    pub long: Option<Vec<f32>>,
+    /// Those for other sequences.
+    pub short: Option<Vec<f32>>,
+}
 
 /// Returns the places of all tensors, under their names in a Hugging Face checkpoint. A tensor that is not in the
-/// tables above keeps its name.
+/// tables keeps its name. `files` has the name and the length of each file.
 ///
 /// # Errors
 /// [`WeightsError::Block`] or [`WeightsError::Truncated`], with the tensor's own name.
-pub(super) fn places(gguf: &Gguf, file: &str, file_len: usize) -> Result<Vec<(String, TensorPlace)>, WeightsError> {
-    let architecture = gguf.text("general.architecture").unwrap_or_default();
-    let has_post_norms = matches!(architecture, "gemma2" | "gemma3");
-    let place = |tensor: &model_files::TensorInfo| {
-        let kind = kind(tensor.kind).filter(|kind| {
-            let num_columns = if tensor.shape.len() < 2 { 1 } else { tensor.shape[tensor.shape.len() - 1] };
-            num_columns.is_multiple_of(kind.block_size())
-        });
-        let kind = kind.ok_or_else(|| WeightsError::Block {
+pub(super) fn places(gguf: &Gguf, files: &[(&str, usize)]) -> Result<Vec<(String, TensorPlace)>, WeightsError> {
+    let row = gguf_row(gguf.text("general.architecture").unwrap_or_default());
+    let place = |tensor: &TensorInfo| {
+        let (file, file_len) = files[tensor.file];
+        // The converter has added 1 to the weights of some norms, so it is subtracted here.
+        let is_raised = row.is_some_and(|row| row.has_raised_norms) && tensor.name.ends_with("norm.weight");
+        let stored = stored_type(tensor, if is_raised { -1.0 } else { 0.0 }).ok_or_else(|| WeightsError::Block {
             tensor: tensor.name.clone(),
             file: file.to_owned(),
             kind: tensor.kind,
             shape: tensor.shape.clone(),
         })?;
-        let num_elements = tensor.shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
-        let range = num_elements.and_then(|num_elements| {
-            let num_bytes = (num_elements / kind.block_size()).checked_mul(kind.type_size())?;
-            let start = usize::try_from(gguf.data_start.checked_add(tensor.offset)?).ok()?;
+        let range = num_bytes(tensor, stored).and_then(|num_bytes| {
+            let start = gguf.files[tensor.file].data_start.checked_add(tensor.offset)?;
+            let start = usize::try_from(start).ok()?;
             let end = start.checked_add(num_bytes)?;
             (end <= file_len).then_some(start..end)
         });
         let truncated = || WeightsError::Truncated { tensor: tensor.name.clone(), file: file.to_owned() };
-        // The converter has added the 1 that Gemma adds to its norm weights at run time, so it is subtracted here.
-        let is_raised = architecture.starts_with("gemma") && tensor.name.ends_with("norm.weight");
-        let stored = StoredType::Blocks { kind, added: if is_raised { -1.0 } else { 0.0 } };
-        let place = TensorPlace { file: 0, stored, shape: tensor.shape.clone(), range: range.ok_or_else(truncated)? };
-        Ok((name(&tensor.name, has_post_norms), place))
+        let range = range.ok_or_else(truncated)?;
+        let place = TensorPlace { file: tensor.file, stored, shape: tensor.shape.clone(), range };
+        Ok((name(&tensor.name, row), place))
     };
     gguf.tensors.iter().map(place).collect()
 }
 
-/// Returns the divisors of the frequencies of rotary embeddings, if the file has them.
+/// Returns the numbers of layers that the metadata has in place of tensors, with their names in a Hugging Face
+/// checkpoint and their places in file number `file`, which has them one after another.
+pub(super) fn values(gguf: &Gguf, file: usize) -> Vec<(String, f32, TensorPlace)> {
+    let architecture = gguf.text("general.architecture").unwrap_or_default();
+    let layers = gguf_row(architecture).map_or("", |row| row.layers);
+    let mut values = Vec::new();
+    for (key, name) in VALUES {
+        for (layer, value) in gguf.list(key).unwrap_or_default().iter().enumerate() {
+            let GgufValue::Float(value) = value else { continue };
+            let start = values.len() * size_of::<f32>();
+            let stored = StoredType::Blocks { kind: GgmlDType::F32, added: 0.0 };
+            let place = TensorPlace { file, stored, shape: vec![1], range: start..start + size_of::<f32>() };
+            values.push((format!("{layers}{layer}.{name}"), *value as f32, place));
+        }
+    }
+    values
+}
+
+/// Returns the divisors of the frequencies of rotary embeddings that the file has.
 ///
 /// # Errors
-/// When the file cannot be opened as a checkpoint, or the divisors are quantized.
-pub fn rope_factors(gguf: &Gguf) -> Result<Option<Vec<f32>>, WeightsError> {
-    if !gguf.tensors.iter().any(|tensor| tensor.name == ROPE_FACTORS) {
-        return Ok(None);
+/// When a file cannot be opened as a checkpoint, or the divisors are quantized.
+pub fn rope_factors(gguf: &Gguf) -> Result<RopeFactors, WeightsError> {
+    let names = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
+    let has = |name: &str| gguf.tensors.iter().any(|tensor| tensor.name == name);
+    if !names.into_iter().any(has) {
+        return Ok(RopeFactors::default());
     }
     let checkpoint = super::Checkpoint::of_gguf(gguf)?;
-    checkpoint.all_floats(ROPE_FACTORS).map(Some)
+    let read = |name: &str| has(name).then(|| checkpoint.all_floats(name)).transpose();
+    let [all, long, short] = names;
+    Ok(RopeFactors { all: read(all)?, long: read(long)?, short: read(short)? })
 }
 
 /// Returns the name that the tensor `own` has in a Hugging Face checkpoint, or `own` if it is in no table.
-fn name(own: &str, has_post_norms: bool) -> String {
+fn name(own: &str, row: Option<&GgufRow>) -> String {
     let renamed = |table: &[(&str, &str)], prefix: &str, own: &str| {
         let row = table.iter().find(|(from, _)| own.starts_with(from))?;
         Some(format!("{prefix}{}{}", row.1, &own[row.0.len()..]))
     };
+    let (outer, inner, layers) = row.map_or((&[][..], &[][..], ""), |row| (row.outer, row.inner, row.layers));
     let found = match own.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-        None => renamed(&SINGLE, "", own),
+        None => renamed(outer, "", own).or_else(|| renamed(&OUTER, "", own)),
         Some((layer, own)) => {
-            let prefix = format!("model.layers.{layer}.");
-            let special = has_post_norms.then(|| renamed(&LAYER_WITH_POST_NORMS, &prefix, own)).flatten();
-            special.or_else(|| renamed(&LAYER, &prefix, own))
+            let prefix = format!("{layers}{layer}.");
+            // Some converters leave out the last part of this name.
+            let own = if own == "exp_probs_b" { "exp_probs_b.bias" } else { own };
+            renamed(inner, &prefix, own).or_else(|| renamed(&INNER, &prefix, own))
         }
     };
     found.unwrap_or_else(|| own.to_owned())
 }
+
+/// Returns the type of a tensor; `None` if it is not supported, or its rows are not whole blocks.
+fn stored_type(tensor: &TensorInfo, added: f32) -> Option<StoredType> {
+    let num_columns = if tensor.shape.len() > 1 { tensor.shape.last().copied()? } else { 1 };
+    if tensor.kind == MXFP4 {
+        return num_columns.is_multiple_of(mxfp4::BLOCK).then_some(StoredType::Mxfp4);
+    }
+    let kind = kind(tensor.kind).filter(|kind| num_columns.is_multiple_of(kind.block_size()))?;
+    Some(StoredType::Blocks { kind, added })
+}
+
+/// Returns the number of bytes of a tensor; `None` if it is too large.
+fn num_bytes(tensor: &TensorInfo, stored: StoredType) -> Option<usize> {
+    let num_elements = tensor.shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))?;
+    let (block, bytes) = match stored {
+        StoredType::Mxfp4 => (mxfp4::BLOCK, 1 + mxfp4::BLOCK / 2),
+        StoredType::Blocks { kind, .. } => (kind.block_size(), kind.type_size()),
+        StoredType::Plain(_) => return None,
+    };
+    (num_elements / block).checked_mul(bytes)
+}
+
+/// The number of MXFP4 in `ggml_type`.
+const MXFP4: u32 = 39;
 
 /// Returns candle's type for a number of `ggml_type`; `None` if it is not supported.
 fn kind(number: u32) -> Option<GgmlDType> {

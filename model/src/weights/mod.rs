@@ -23,15 +23,15 @@ use std::collections::HashMap;
 use std::fmt;
 
 use candle_core::quantized::GgmlDType;
-use model_files::{FileLocation, Gguf, ModelFiles};
+use model_files::{DataFile, FileLocation, Gguf, ModelFiles};
 use numbers::{FloatType, floats};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::Fingerprint;
 use crate::graph::{Quantization, Source, WeightSpec};
-use encoding::{Blocks, Encoded};
+use encoding::{Blocks, Encoded, Mxfp4, Mxfp4Pages};
 pub use error::WeightsError;
-pub use gguf::rope_factors;
+pub use gguf::{RopeFactors, rope_factors};
 use mmap::MappedFile;
 use pages::{FileBytes, Pages};
 pub use part::TensorPart;
@@ -73,6 +73,8 @@ pub enum StoredType {
     /// Blocks of elements, as in GGUF files; a block may contain a single element. `added` is added to each decoded
     /// element.
     Blocks { kind: GgmlDType, added: f32 },
+    /// Blocks of 32 numbers in MXFP4, each after its scale, as in GGUF files.
+    Mxfp4,
 }
 
 #[derive(Debug)]
@@ -109,15 +111,34 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Opens a GGUF file.
+    /// Opens the GGUF files of a model.
     ///
     /// # Errors
-    /// When the file cannot be mapped, is cut short, or has a tensor of an unsupported type or shape.
+    /// When a file cannot be mapped, is cut short, or has a tensor of an unsupported type or shape; when two files have
+    /// the same tensor.
     pub fn of_gguf(gguf: &Gguf) -> Result<Self, WeightsError> {
-        let name = gguf.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let file = WeightsFile::open(name, FileLocation::Path(gguf.path.clone()))?;
-        let tensors = gguf::places(gguf, &file.name, file.bytes.bytes().len())?.into_iter().collect();
-        Ok(Self { files: vec![file], tensors, quantization: Quantization::None, left_out: Vec::new() })
+        let open = |file: &DataFile| {
+            let name = file.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            WeightsFile::open(name, FileLocation::Path(file.path.clone()))
+        };
+        let mut files: Vec<WeightsFile> = gguf.files.iter().map(open).collect::<Result<_, _>>()?;
+        let lens: Vec<(&str, usize)> =
+            files.iter().map(|file| (file.name.as_str(), file.bytes.bytes().len())).collect();
+        let mut tensors = HashMap::with_capacity(gguf.tensors.len());
+        for (name, place) in gguf::places(gguf, &lens)? {
+            let file = place.file;
+            if let Some(other) = tensors.insert(name.clone(), place) {
+                let files = [other.file, file].map(|file| lens[file].0.to_owned());
+                return Err(WeightsError::Twice { tensor: name, files });
+            }
+        }
+        let values = gguf::values(gguf, files.len());
+        if !values.is_empty() {
+            let bytes = values.iter().flat_map(|(_, value, _)| value.to_le_bytes()).collect();
+            files.push(WeightsFile { name: files[0].name.clone(), bytes: FileBytes::Owned(bytes) });
+            tensors.extend(values.into_iter().map(|(name, _, place)| (name, place)));
+        }
+        Ok(Self { files, tensors, quantization: Quantization::None, left_out: Vec::new() })
     }
 
     /// Returns a hash of the names and sizes of the files and of samples of their bytes. Two hosts with different
@@ -178,6 +199,12 @@ impl Checkpoint {
             return Ok(StoredTensor::Encoded(matrix));
         }
         let place = self.place(name)?;
+        if place.stored == StoredType::Mxfp4 {
+            self.check_shape(name, place, shape)?;
+            let num_columns = shape.last().copied().unwrap_or(1);
+            let pages = Mxfp4Pages::Together(self.pages(place));
+            return Ok(StoredTensor::Encoded(Encoded::Mxfp4(Mxfp4 { num_columns, pages })));
+        }
         if let (StoredType::Blocks { kind, added }, None) = (place.stored, place.stored.float()) {
             self.check_shape(name, place, shape)?;
             // A vector is read as a matrix with one column.
@@ -254,7 +281,10 @@ impl Checkpoint {
     }
 
     fn check_shape(&self, tensor: &str, place: &TensorPlace, expected: &[usize]) -> Result<(), WeightsError> {
-        if place.shape == expected {
+        // The converter leaves out dimensions of size 1.
+        let without_ones = |shape: &[usize]| shape.iter().copied().filter(|size| *size != 1).collect::<Vec<_>>();
+        let is_gguf = !matches!(place.stored, StoredType::Plain(_));
+        if place.shape == expected || (is_gguf && without_ones(&place.shape) == without_ones(expected)) {
             return Ok(());
         }
         let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.shape.clone());
@@ -310,7 +340,7 @@ impl StoredType {
             Self::Blocks { kind: GgmlDType::F32, added: 0.0 } => Some(FloatType::F32),
             Self::Blocks { kind: GgmlDType::F16, added: 0.0 } => Some(FloatType::F16),
             Self::Blocks { kind: GgmlDType::BF16, added: 0.0 } => Some(FloatType::Bf16),
-            Self::Plain(_) | Self::Blocks { .. } => None,
+            Self::Plain(_) | Self::Blocks { .. } | Self::Mxfp4 => None,
         }
     }
 }
@@ -320,6 +350,7 @@ impl fmt::Display for StoredType {
         match self {
             Self::Plain(dtype) => write!(f, "{dtype:?}"),
             Self::Blocks { kind, .. } => write!(f, "{kind:?}"),
+            Self::Mxfp4 => write!(f, "MXFP4"),
         }
     }
 }

@@ -15,6 +15,8 @@ const GIVE_BACK_BYTES: usize = 4 << 20;
 pub(super) enum FileBytes {
     Embedded(&'static [u8]),
     Mapped(MappedFile),
+    /// Values that a file's header contains.
+    Owned(Vec<u8>),
 }
 
 /// A range of a file. If the file is mapped, dropping the range returns its pages to the system.
@@ -30,6 +32,7 @@ impl FileBytes {
         match self {
             Self::Embedded(bytes) => bytes,
             Self::Mapped(file) => file.bytes(),
+            Self::Owned(bytes) => bytes,
         }
     }
 }
@@ -62,7 +65,7 @@ impl<'a> Pages<'a> {
 
     fn give_back(&self) {
         match self.file {
-            FileBytes::Embedded(_) => {}
+            FileBytes::Embedded(_) | FileBytes::Owned(_) => {}
             FileBytes::Mapped(file) => file.give_back(self.range.clone()),
         }
     }

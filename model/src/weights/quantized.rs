@@ -6,7 +6,7 @@
 use numbers::mxfp4;
 use safetensors::Dtype;
 
-use super::encoding::{Encoded, Integers, Mxfp4, Packing, Scaled, ScaledType, Words, zeros};
+use super::encoding::{Encoded, Integers, Mxfp4, Mxfp4Pages, Packing, Scaled, ScaledType, Words, zeros};
 use super::{Checkpoint, StoredType, TensorPlace, WeightsError};
 use crate::graph::Quantization;
 
@@ -52,8 +52,8 @@ fn in_blocks<'a>(checkpoint: &'a Checkpoint, name: &str, shape: &[usize]) -> Res
         }
         checkpoint.check_shape(tensor, place, shape)?;
     }
-    let (blocks, scales) = (checkpoint.pages(blocks), checkpoint.pages(scales));
-    Ok(Some(Encoded::Mxfp4(Mxfp4 { num_columns: *num_inputs, blocks, scales })))
+    let pages = Mxfp4Pages::Apart { blocks: checkpoint.pages(blocks), scales: checkpoint.pages(scales) };
+    Ok(Some(Encoded::Mxfp4(Mxfp4 { num_columns: *num_inputs, pages })))
 }
 
 /// A matrix that the model requests.
@@ -76,7 +76,7 @@ impl<'a> Matrix<'a, '_> {
             StoredType::Plain(Dtype::I8) => ScaledType::Int8,
             StoredType::Plain(Dtype::F8_E4M3) => ScaledType::Float8E4M3,
             StoredType::Plain(Dtype::F8_E5M2) => ScaledType::Float8E5M2,
-            StoredType::Plain(_) | StoredType::Blocks { .. } => return Ok(None),
+            StoredType::Plain(_) | StoredType::Blocks { .. } | StoredType::Mxfp4 => return Ok(None),
         };
         self.checkpoint.check_shape(&name, weight, &[num_rows, num_columns])?;
         let (scale_name, scale) = match self.find("weight_scale_inv") {

@@ -201,7 +201,7 @@ fn log_left_out(Description { checkpoint, graphs, dtype: _ }: &Description) {
 /// When `config.json` cannot be read, or the GGUF file is malformed or its metadata is not supported.
 pub(crate) fn config_json(files: &ModelFiles) -> Result<Cow<'static, [u8]>, EngineError> {
     let Some(gguf) = files.gguf()? else { return Ok(files.read(CONFIG_FILE)?) };
-    let config = models::gguf_config(&gguf, weights::rope_factors(&gguf)?)?;
+    let config = models::gguf_config(&gguf, &weights::rope_factors(&gguf)?)?;
     Ok(Cow::Owned(serde_json::Value::Object(config).to_string().into_bytes()))
 }
 

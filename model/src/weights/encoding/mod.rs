@@ -13,7 +13,7 @@ use std::ops::Range;
 
 pub(super) use blocks::Blocks;
 pub(super) use integers::{Integers, Packing, Words, zeros};
-pub(super) use mxfp4::Mxfp4;
+pub(super) use mxfp4::{Mxfp4, Mxfp4Pages};
 pub(super) use scaled::{Scaled, ScaledType};
 
 /// A matrix `[rows, columns]`, encoded in one of four forms.

@@ -1,6 +1,6 @@
-//! Matrices in MXFP4, which `numbers::mxfp4` defines, as gpt-oss stores them.
+//! Matrices in MXFP4, which `numbers::mxfp4` defines, as gpt-oss and GGUF files store them.
 //!
-//! Entry point: [`Mxfp4`]. A byte has two numbers, the first in its lower half.
+//! Entry point: [`Mxfp4`].
 
 use std::ops::Range;
 
@@ -12,10 +12,18 @@ use crate::weights::pages::Pages;
 #[derive(Debug)]
 pub(in crate::weights) struct Mxfp4<'a> {
     pub(in crate::weights) num_columns: usize,
-    /// `[rows, blocks, 16]`
-    pub(in crate::weights) blocks: Pages<'a>,
-    /// `[rows, blocks]`
-    pub(in crate::weights) scales: Pages<'a>,
+    pub(in crate::weights) pages: Mxfp4Pages<'a>,
+}
+
+/// The bytes of a matrix of blocks.
+#[derive(Debug)]
+pub(in crate::weights) enum Mxfp4Pages<'a> {
+    /// Blocks `[rows, blocks, 16]` and scales `[rows, blocks]`. A byte has two adjacent numbers, the first in its lower
+    /// half.
+    Apart { blocks: Pages<'a>, scales: Pages<'a> },
+    /// `[rows, blocks, 17]`: a scale, and then 16 bytes. The lower halves of the bytes are the first 16 numbers, the
+    /// upper halves the others.
+    Together(Pages<'a>),
 }
 
 impl Mxfp4<'_> {
@@ -24,12 +32,25 @@ impl Mxfp4<'_> {
         let num_blocks = self.num_columns.div_ceil(BLOCK);
         for row in rows {
             let end = floats.len() + self.num_columns;
-            let scales = &self.scales.bytes()[row * num_blocks..][..num_blocks];
-            let row_bytes = num_blocks * BLOCK / 2;
-            let blocks = &self.blocks.bytes()[row * row_bytes..][..row_bytes];
-            for (block, stored) in blocks.chunks_exact(BLOCK / 2).zip(scales) {
-                let scale = scale(*stored);
-                floats.extend(block.iter().flat_map(|byte| numbers[usize::from(*byte)].map(|number| number * scale)));
+            match &self.pages {
+                Mxfp4Pages::Apart { blocks, scales } => {
+                    let scales = &scales.bytes()[row * num_blocks..][..num_blocks];
+                    let row_bytes = num_blocks * BLOCK / 2;
+                    let blocks = &blocks.bytes()[row * row_bytes..][..row_bytes];
+                    for (block, stored) in blocks.chunks_exact(BLOCK / 2).zip(scales) {
+                        let scale = scale(*stored);
+                        let pair = |byte: &u8| numbers[usize::from(*byte)].map(|number| number * scale);
+                        floats.extend(block.iter().flat_map(pair));
+                    }
+                }
+                Mxfp4Pages::Together(pages) => {
+                    let row_bytes = num_blocks * (1 + BLOCK / 2);
+                    for block in pages.bytes()[row * row_bytes..][..row_bytes].chunks_exact(1 + BLOCK / 2) {
+                        let scale = scale(block[0]);
+                        let half = |half: usize| block[1..].iter().map(move |byte| [byte & 0xf, byte >> 4][half]);
+                        floats.extend(half(0).chain(half(1)).map(|bits| number(bits) * scale));
+                    }
+                }
             }
             // The last block may have padding.
             floats.truncate(end);
@@ -46,7 +67,8 @@ mod tests {
         let [blocks, scales] = [blocks, scales].map(FileBytes::Embedded);
         let pages = |file| Pages { file, range: 0..FileBytes::bytes(file).len() };
         let mut floats = Vec::new();
-        Mxfp4 { num_columns, blocks: pages(&blocks), scales: pages(&scales) }.read(rows, &mut floats);
+        let pages = Mxfp4Pages::Apart { blocks: pages(&blocks), scales: pages(&scales) };
+        Mxfp4 { num_columns, pages }.read(rows, &mut floats);
         floats
     }
 
@@ -70,6 +92,21 @@ mod tests {
         assert_eq!(floats[32..34], [2.0_f32.powi(127), f32::INFINITY]);
         assert!(floats[64..96].iter().all(|value| value.is_nan()));
         assert_eq!(floats[96..98], [8.0, 48.0]);
+    }
+
+    #[test]
+    fn blocks_of_gguf_files_have_their_scale_first_and_then_two_halves() {
+        const BYTES: [u8; 34] = {
+            let mut bytes = [0x42; 34];
+            (bytes[17], bytes[18], bytes[33]) = (128, 0x71, 0x9a);
+            bytes
+        };
+        let file = FileBytes::Embedded(&BYTES);
+        let pages = Mxfp4Pages::Together(Pages { file: &file, range: 0..34 });
+        let mut floats = Vec::new();
+        Mxfp4 { num_columns: 32, pages }.read(1..2, &mut floats);
+        assert_eq!((floats[0], floats[1], floats[15]), (1.0, 2.0, -2.0));
+        assert_eq!((floats[16], floats[17], floats[31], floats.len()), (12.0, 4.0, -1.0, 32));
     }
 
     #[test]

@@ -91,7 +91,7 @@ fn any_head_of_a_gguf_file_is_a_model_or_a_sentence() {
     for entry in std::fs::read_dir(fixture("gguf")).unwrap() {
         let whole = std::fs::read(entry.unwrap().path().join("model.gguf")).unwrap();
         std::fs::write(&path, &whole).unwrap();
-        let head_len = Gguf::open(&path).unwrap().data_start as usize;
+        let head_len = Gguf::open(&path).unwrap().files[0].data_start as usize;
         for round in 0..150 {
             let mut bytes = whole.clone();
             // The metadata of the model is at the start of a header, and the names and shapes of tensors are at its
@@ -103,7 +103,7 @@ fn any_head_of_a_gguf_file_is_a_model_or_a_sentence() {
             std::fs::write(&path, bytes).unwrap();
             let result = Gguf::open(&path).map_err(|error| error.to_string()).and_then(|gguf| {
                 let factors = weights::rope_factors(&gguf).map_err(|error| error.to_string())?;
-                let config = models::gguf_config(&gguf, factors).map_err(|error| error.to_string())?;
+                let config = models::gguf_config(&gguf, &factors).map_err(|error| error.to_string())?;
                 Checkpoint::of_gguf(&gguf).map_err(|error| error.to_string())?;
                 build(&Value::Object(config), 1)
             });

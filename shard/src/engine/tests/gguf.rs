@@ -1,14 +1,18 @@
 //! GGUF files, compared with transformers, which decodes the files with its own reader.
 //!
 //! `integration-tests/fixtures/make_gguf.py` makes the files with llama.cpp's converter, with matrices of most types.
+//! `make_gguf_families.py` converts checkpoints of other families, without their tokenizers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use devices::Device;
+use devices::plugins::testing::plugin_path;
+use model::models::gguf_architectures;
+use model_files::{Gguf, Part};
 use proto::SamplingParams;
 
-use super::ranks::Engines;
+use super::ranks::{Engines, cpu_ranks};
 use super::references::{Reference, check_logits, token_ids};
 use super::{Rig, args, fixture, ids};
 use crate::args::{Dtype, ShardArgs};
@@ -17,6 +21,8 @@ use crate::engine::load;
 const FILES: [&str; 7] = ["gemma2-bf16", "gemma3-q8", "llama-k", "llama-q4", "llama-q8", "qwen2-q4-1", "qwen3-f16"];
 /// The largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-4;
+/// The same for a file whose matrices are rounded to 8 bits, but not in the reference.
+const ROUNDED_TOLERANCE: f64 = 5e-2;
 
 fn file(name: &str) -> PathBuf {
     fixture("gguf").join(name).join("model.gguf")
@@ -41,6 +47,140 @@ fn logits_and_tokens_agree_with_transformers() {
             let tokens = rig.generate(0, &prompt_ids, SamplingParams::greedy(), expected.len());
             assert_eq!(ids(&tokens), expected, "{name}");
         }
+    }
+}
+
+/// Returns the GGUF files of `families/`; those whose names contain the value of `HILO_TEST_FAMILY`, if it is set.
+fn families() -> Vec<(String, PathBuf)> {
+    let paths = fs::read_dir(fixture("gguf-families")).unwrap().map(|entry| entry.unwrap().path());
+    let mut families: Vec<_> =
+        paths.map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), path)).collect();
+    families.sort();
+    let asked = std::env::var("HILO_TEST_FAMILY").unwrap_or_default();
+    families.retain(|(name, _)| name.contains(&asked));
+    families
+}
+
+/// The references are those of the checkpoints from which the files were converted.
+#[test]
+fn families_compute_the_same_as_their_checkpoints() {
+    for (name, path) in families() {
+        let mut rig = Rig::warm(Engines::load(&[whole_floats(&path)]).unwrap());
+        // The name may end in the form of the file.
+        let checkpoint = name.split('+').next().unwrap();
+        for prompt in &Reference::read(&format!("families/{checkpoint}")).prompts {
+            let prompt_ids = token_ids(&prompt["prompt"]);
+            if name.ends_with("+q8") {
+                check_logits(&mut rig, &prompt_ids, &prompt["last_logits"], (ROUNDED_TOLERANCE, &name));
+                continue;
+            }
+            check_logits(&mut rig, &prompt_ids, &prompt["last_logits"], (TOLERANCE, &name));
+            let expected = token_ids(&prompt["greedy"]);
+            let tokens = rig.generate(0, &prompt_ids, SamplingParams::greedy(), expected.len());
+            assert_eq!(ids(&tokens), expected, "{name}");
+        }
+    }
+}
+
+/// Ranks share experts, heads of latent attention and fused queries, keys and values.
+#[test]
+fn two_ranks_make_the_tokens_of_one() {
+    for name in ["deepseek-v3", "glm-published+qkv", "gpt-oss-published-mxfp4", "qwen3-moe"] {
+        let path = fixture("gguf-families").join(format!("{name}.gguf"));
+        let mut rig = cpu_ranks(&whole_floats(&path), 2, |args| load::load(args, &mut |_, _, _| ()));
+        let checkpoint = name.split('+').next().unwrap();
+        for prompt in &Reference::read(&format!("families/{checkpoint}")).prompts {
+            let expected = token_ids(&prompt["greedy"]);
+            let params = SamplingParams::greedy();
+            let tokens = rig.generate(0, &token_ids(&prompt["prompt"]), params, expected.len());
+            assert_eq!(ids(&tokens), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn xla_reads_the_same_experts_and_heads() {
+    for name in ["deepseek-v3", "gpt-oss-published-mxfp4"] {
+        if plugin_path(Device::XLA_CPU).is_none() {
+            return;
+        }
+        let path = fixture("gguf-families").join(format!("{name}.gguf"));
+        let mut args = args(path.to_str().unwrap(), Device::XLA_CPU);
+        args.model.dtype = Some(Dtype::Float32);
+        let mut rig = Rig::warm_for(Engines::load(&[args]).unwrap(), 1);
+        for prompt in &Reference::read(&format!("families/{name}")).prompts {
+            let expected = token_ids(&prompt["greedy"]);
+            let params = SamplingParams::greedy();
+            let tokens = rig.generate(0, &token_ids(&prompt["prompt"]), params, expected.len());
+            assert_eq!(ids(&tokens), expected, "{name}");
+        }
+    }
+}
+
+/// Copies the files of a split model to a folder, except file number `without`.
+fn split_model(without: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let part = Part { prefix: "model".to_owned(), number: 1, count: 3 };
+    for number in (1..=3).filter(|number| *number != without) {
+        let name = part.name(number);
+        fs::copy(fixture("gguf-split").join(&name), folder.path().join(&name)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_model_in_several_files_is_loaded_from_its_folder_or_first_file() {
+    let folder = split_model(0);
+    // A file with a tower for images is no second model.
+    fs::copy(file("llama-q8"), folder.path().join("mmproj-model.gguf")).unwrap();
+    let prompts = Reference::read("families/qwen3-vl").prompts;
+    for path in [folder.path().to_owned(), folder.path().join("model-00001-of-00003.gguf")] {
+        let mut rig = Rig::warm(Engines::load(&[whole_floats(&path)]).unwrap());
+        check_logits(&mut rig, &token_ids(&prompts[0]["prompt"]), &prompts[0]["last_logits"], (TOLERANCE, "split"));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_several_files_is_named() {
+    let message = |path: &Path| load::load(&whole_floats(path), &mut |_, _, _| ()).map(drop).unwrap_err().to_string();
+    let folder = split_model(2);
+    let first = folder.path().join("model-00001-of-00003.gguf");
+    let missing = message(&first);
+    assert!(
+        missing.contains(
+            "model-00002-of-00003.gguf is not a GGUF file that can be read: it is file 2 of 3 and is missing"
+        ),
+        "{missing}"
+    );
+    let last = folder.path().join("model-00003-of-00003.gguf");
+    let not_first = message(&last);
+    assert!(
+        not_first.contains("split.no is 2; pass the first of its 3 files, model-00001-of-00003.gguf"),
+        "{not_first}"
+    );
+    fs::copy(&last, folder.path().join("model-00002-of-00003.gguf")).unwrap();
+    let twice = message(&first);
+    assert!(twice.contains("split.no is 2 and split.count is 3, expected 1 and 3"), "{twice}");
+    let other_name = folder.path().join("model.gguf");
+    fs::rename(&first, &other_name).unwrap();
+    let renamed = message(&other_name);
+    assert!(renamed.contains("split.count is 3, but it is not named like model-00001-of-00003.gguf"), "{renamed}");
+    let folder = split_model(0);
+    let first = folder.path().join("model-00001-of-00003.gguf");
+    let mut bytes = fs::read(&first).unwrap();
+    set_after(&mut bytes, "split.tensors.count", (4, &9_u32.to_le_bytes()));
+    fs::write(&first, bytes).unwrap();
+    let too_many = message(&first);
+    assert!(too_many.contains("split.tensors.count is 9, but its 3 files have "), "{too_many}");
+}
+
+#[test]
+fn every_architecture_has_a_file() {
+    let files = FILES.iter().map(|name| file(name)).chain(families().into_iter().map(|(_, path)| path));
+    let tested: Vec<String> =
+        files.map(|path| Gguf::open(&path).unwrap().text("general.architecture").unwrap().to_owned()).collect();
+    for architecture in gguf_architectures() {
+        assert!(tested.iter().any(|tested| tested == architecture), "{architecture}");
     }
 }
 
@@ -96,12 +236,12 @@ fn what_is_wrong_is_named() {
         (
             "architecture",
             |bytes| replace(bytes, "llama", "mamba"),
-            "architecture mamba of a GGUF file is not supported; 6 others are, such as llama (docs/models.md)",
+            "general.architecture is mamba; only apertus, arcee, bloom, ",
         ),
         (
             "type",
-            |bytes| set_after(bytes, "blk.1.attn_q.weight", (20, &39_u32.to_le_bytes())),
-            "tensor blk.1.attn_q.weight of damaged.gguf has GGML type number 39 and shape [64, 64]",
+            |bytes| set_after(bytes, "blk.1.attn_q.weight", (20, &40_u32.to_le_bytes())),
+            "tensor blk.1.attn_q.weight of damaged.gguf has GGML type number 40 and shape [64, 64]",
         ),
         (
             "name",
@@ -131,6 +271,9 @@ fn what_is_wrong_is_named() {
         set_after(bytes, "gemma2.attention.head_count", (4, &[0; 4]));
     });
     assert!(no_heads.contains("num_attention_heads is 0, expected a positive integer"), "{no_heads}");
+    let twist = message("llama-q8", |bytes| replace(bytes, "llama.rope.freq_base", "llama.residual_scale"));
+    let expected = "llama.residual_scale is 10000.0; only 0 in models of this architecture is supported";
+    assert!(twist.contains(expected), "{twist}");
     let not_a_number = message("llama-k", |bytes| {
         // The bytes are blocks of the last tensor; a scale with all bits set is NaN.
         let end = bytes.len();
