@@ -22,7 +22,7 @@ pub struct RouterArgs {
     #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
     pub model_id: String,
 
-    /// Directory of the model's files [default: the model id]
+    /// Directory of the model's files, or path of its GGUF file [default: the model id]
     #[arg(long, hide = true)]
     pub model_path: Option<PathBuf>,
 

@@ -191,7 +191,7 @@ pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
 
 fn model_files(config: &Config) -> Result<ModelFiles, ModelFilesError> {
     match &config.model_path {
-        Some(path) => Ok(ModelFiles::Directory(path.clone())),
+        Some(path) => ModelFiles::open(&path.display().to_string()),
         None => ModelFiles::open(&config.model_id),
     }
 }

@@ -1,8 +1,8 @@
 //! Converts the tokenizer of a GGUF file to a tokenizer.json.
 //!
 //! Entry points: [`tokenizer_json`], [`tokenizer_config`]. A GGUF file only names the rule that splits texts into words
-//! (`tokenizer.ggml.pre`). The names are llama.cpp's (`src/llama-vocab.cpp`), and the rules were copied from the
-//! models' own tokenizer.json. A name that is not in [`CUTS`] is an error, because a guess could produce other tokens
+//! (`tokenizer.ggml.pre`). The names are llama.cpp's (`src/llama-vocab.cpp`), and the rules are those of the models'
+//! own tokenizers. A name that is not in [`CUTS`] is an error, because a guess could produce other tokens
 //! than the model was trained on.
 
 use std::collections::HashMap;
@@ -10,57 +10,10 @@ use std::collections::HashMap;
 use model_files::{Gguf, GgufValue};
 use serde_json::{Map, Value, json};
 
+use super::gguf_cuts::{self, CUTS};
+
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
-
-/// The rule that splits a text before its bytes are merged into tokens.
-#[derive(Clone, Copy)]
-struct Cut {
-    /// The pattern of a word; `None` means GPT-2's pattern.
-    pattern: Option<&'static str>,
-    has_single_digits: bool,
-    is_composed: bool,
-    /// True if a whole word that is a token becomes this token, whatever the merges are.
-    ignores_merges: bool,
-    /// True if a beginning-of-sequence token is added when the file does not say.
-    adds_bos: bool,
-}
-
-const GPT_2: Cut =
-    Cut { pattern: None, has_single_digits: false, is_composed: false, ignores_merges: false, adds_bos: false };
-const LLAMA_3: Cut = Cut {
-    pattern: Some(
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ),
-    ignores_merges: true,
-    adds_bos: true,
-    ..GPT_2
-};
-const QWEN_2: Cut = Cut {
-    pattern: Some(
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ),
-    is_composed: true,
-    ..GPT_2
-};
-const TEKKEN: Cut = Cut {
-    pattern: Some(
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ),
-    ignores_merges: true,
-    adds_bos: true,
-    ..GPT_2
-};
-/// The rules by their names in `tokenizer.ggml.pre`.
-const CUTS: [(&str, Cut); 7] = [
-    ("default", GPT_2),
-    ("gpt-2", GPT_2),
-    ("llama-bpe", LLAMA_3),
-    ("qwen2", QWEN_2),
-    ("smaug-bpe", LLAMA_3),
-    ("smollm", Cut { has_single_digits: true, ..GPT_2 }),
-    ("tekken", TEKKEN),
-];
 
 /// The kinds of tokens in `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,10 +47,12 @@ pub(super) fn tokenizer_json(gguf: &Gguf) -> Result<Vec<u8>, String> {
     let file = Vocabulary::read(gguf)?;
     let parts = match gguf.text(MODEL) {
         Some("gpt2") => file.byte_level(gguf)?,
-        Some("llama") => file.sentence_pieces(gguf)?,
+        Some("llama") => file.sentence_pieces(&file.merges(file.scores(gguf)?), gguf),
+        // Pieces as in SentencePiece, but with a list of merges.
+        Some("gemma4") => file.sentence_pieces(&pairs(gguf)?, gguf),
         other => {
             let other = other.unwrap_or("nothing");
-            return Err(format!("{MODEL} is {other}, but only gpt2 and llama are supported; {INSTEAD}"));
+            return Err(format!("{MODEL} is {other}, but only gpt2, llama and gemma4 are supported; {INSTEAD}"));
         }
     };
     let Parts { normalizer, pre_tokenizer, decoder, model, adds_bos } = parts;
@@ -163,38 +118,28 @@ impl<'a> Vocabulary<'a> {
             let known = CUTS.map(|(name, _)| name).join(", ");
             format!("{PRE} is {pre}, but only these are supported: {known}; {INSTEAD}")
         })?;
-        let merges: Vec<[&str; 2]> = texts(gguf, "tokenizer.ggml.merges")?
-            .into_iter()
-            .map(|merge| merge.split_once(' ').map(|(left, right)| [left, right]))
-            .collect::<Option<_>>()
-            .ok_or_else(|| format!("a merge in tokenizer.ggml.merges is not a pair of tokens; {INSTEAD}"))?;
-        let letters = |uses_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": uses_regex});
-        let mut steps = Vec::new();
-        if cut.has_single_digits {
-            steps.push(json!({"type": "Digits", "individual_digits": true}));
-        }
-        if let Some(pattern) = cut.pattern {
-            steps
-                .push(json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}));
-        }
-        steps.push(letters(cut.pattern.is_none()));
+        let merges = pairs(gguf)?;
         Ok(Parts {
             normalizer: if cut.is_composed { json!({"type": "NFC"}) } else { Value::Null },
-            pre_tokenizer: json!({"type": "Sequence", "pretokenizers": steps}),
-            decoder: letters(true),
+            pre_tokenizer: cut.pre_tokenizer(),
+            decoder: gguf_cuts::letters(true),
             model: json!({"type": "BPE", "ignore_merges": cut.ignores_merges, "vocab": self.ids(), "merges": merges}),
             adds_bos: cut.adds_bos,
         })
     }
 
-    /// The parts of a SentencePiece tokenizer, which merges pieces in the order of their scores. Unknown characters
-    /// become bytes.
-    fn sentence_pieces(&self, gguf: &Gguf) -> Result<Parts, String> {
+    /// Returns the scores of all tokens.
+    fn scores<'g>(&self, gguf: &'g Gguf) -> Result<&'g [GgufValue], String> {
         let scores = gguf.list("tokenizer.ggml.scores").unwrap_or_default();
-        if scores.len() != self.tokens.len() {
-            let (found, expected) = (scores.len(), self.tokens.len());
+        let (found, expected) = (scores.len(), self.tokens.len());
+        if found != expected {
             return Err(format!("tokenizer.ggml.scores has {found} scores for {expected} tokens; {INSTEAD}"));
         }
+        Ok(scores)
+    }
+
+    /// The parts of a SentencePiece tokenizer. Unknown characters become bytes.
+    fn sentence_pieces(&self, merges: &[[&str; 2]], gguf: &Gguf) -> Parts {
         let has_prefix = gguf.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
         let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
         let mut normalizers = vec![spaces];
@@ -208,14 +153,14 @@ impl<'a> Vocabulary<'a> {
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
         let unknown = self.kinds.iter().position(|kind| *kind == TokenKind::Unknown).map(|id| self.tokens[id]);
-        Ok(Parts {
+        Parts {
             normalizer: json!({"type": "Sequence", "normalizers": normalizers}),
             pre_tokenizer: Value::Null,
             decoder: json!({"type": "Sequence", "decoders": decoders}),
             model: json!({"type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true, "vocab": self.ids(),
-                "merges": self.merges(scores)}),
+                "merges": merges}),
             adds_bos: true,
-        })
+        }
     }
 
     /// Returns every pair of pieces that joins to a normal piece, in the order of the scores of the joined pieces.
@@ -272,6 +217,15 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
+/// Returns the pairs of tokens that are merged, in order.
+fn pairs(gguf: &Gguf) -> Result<Vec<[&str; 2]>, String> {
+    texts(gguf, "tokenizer.ggml.merges")?
+        .into_iter()
+        .map(|merge| merge.split_once(' ').map(|(left, right)| [left, right]))
+        .collect::<Option<_>>()
+        .ok_or_else(|| format!("a merge in tokenizer.ggml.merges is not a pair of tokens; {INSTEAD}"))
+}
+
 fn texts<'a>(gguf: &'a Gguf, key: &str) -> Result<Vec<&'a str>, String> {
     let text = |value: &'a GgufValue| match value {
         GgufValue::Text(text) => Some(text.as_str()),
@@ -291,8 +245,9 @@ mod tests {
     use super::*;
 
     fn folders() -> Vec<PathBuf> {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures/gguf");
-        std::fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path()).collect()
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures");
+        let of = |name| std::fs::read_dir(fixtures.join(name)).unwrap().map(|entry| entry.unwrap().path());
+        of("gguf").chain(of("gguf-tokenizers")).collect()
     }
 
     #[test]

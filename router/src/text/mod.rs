@@ -9,6 +9,7 @@ mod chat;
 mod chat_files;
 mod chat_template;
 mod detokenizer;
+mod gguf_cuts;
 mod gguf_tokenizer;
 mod stop_strings;
 mod tokenizer;
