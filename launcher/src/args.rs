@@ -169,7 +169,7 @@ pub(crate) struct HubArgs {
 /// The arguments of `download-weights`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DownloadArgs {
-    /// Model on the Hub: organisation/name
+    /// Model on the Hub: organisation/name, or organisation/name:Q4_K_M for a quantization of its GGUF files
     #[arg(env)]
     pub(crate) model_id: String,
 

@@ -252,7 +252,7 @@ fn choose(args: &LaunchArgs, surroundings: &Surroundings) -> Choice {
 /// `None` if they are not known, as before a download.
 fn device_counts(args: &LaunchArgs, device: Device, snapshot: Option<&Snapshot>) -> Option<Vec<u32>> {
     let is_open = device.ranks == Ranks::Slice && args.devices_per_shard.is_none();
-    let folder = snapshot.map(|snapshot| snapshot.folder.display().to_string());
+    let folder = snapshot.map(|snapshot| snapshot.path.display().to_string());
     let model_id = folder.or_else(|| wanted(args).is_none().then(|| args.model.model_id.clone()))?;
     if is_open { shard::device_counts(&model_id, MAX_DEVICES_PER_HOST) } else { None }
 }
@@ -271,7 +271,7 @@ fn wanted(args: &LaunchArgs) -> Option<Wanted<'_>> {
 /// not one of the Hub.
 fn unresolved(args: &LaunchArgs) -> Option<Snapshot> {
     wanted(args).map(|wanted| Snapshot {
-        folder: PathBuf::from(format!("<snapshot of {}>", wanted.model_id)),
+        path: PathBuf::from(format!("<snapshot of {}>", wanted.model_id)),
         commit: wanted.revision.map(str::to_owned),
     })
 }

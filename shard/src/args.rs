@@ -90,7 +90,7 @@ impl std::fmt::Display for PeerSockets {
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Model to serve: `demo`, the path of a Hugging Face model directory or of a GGUF file, or organisation/name of a
-    /// model on the Hub
+    /// model on the Hub, with `:Q4_K_M` or another quantization for one of its GGUF files
     #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
     pub model_id: String,
 

@@ -156,7 +156,7 @@ fn models_in_other_forms_are_named() {
         assert!(words.iter().all(|word| error.contains(word)) && status == 2, "{error}");
     };
     check(&["config.json", "pytorch_model.bin", "tokenizer.json"], &["pickles (pytorch_model.bin)", "save_pretrained"]);
-    check(&["tiny.Q4_0.gguf", "README.md"], &["only as GGUF (tiny.Q4_0.gguf)"]);
+    check(&["a.Q5_0.gguf", "a.Q8_0.gguf"], &["several GGUF files: a.Q5_0.gguf, a.Q8_0.gguf", "org/tiny:Q8_0"]);
     check(&["config.json", "model.safetensors"], &["no tokenizer.json"]);
     check(
         &["config.json", "tokenizer.json", "model.safetensors.index.json"],

@@ -14,6 +14,7 @@ mod health;
 mod hosts;
 mod hub;
 mod hub_faults;
+mod hub_gguf;
 mod invariance;
 mod kv_cache;
 mod lifecycle;

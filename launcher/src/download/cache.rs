@@ -12,6 +12,7 @@ use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 
 use super::error::HubError;
 use super::files;
+use super::gguf;
 use super::hub::is_commit;
 
 /// A model's folder in the cache, for one revision.
@@ -23,10 +24,11 @@ pub(crate) struct ModelCache {
     repo: CacheRepo,
 }
 
-/// The folder with the files of a model that the server reads.
+/// The files of a model that the server reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    pub(crate) folder: PathBuf,
+    /// The folder with the files, or the path of the first GGUF file.
+    pub(crate) path: PathBuf,
     /// The commit of the files; `None` for a folder that the user named.
     pub(crate) commit: Option<String>,
 }
@@ -66,11 +68,31 @@ impl ModelCache {
         Ok(folder)
     }
 
-    /// Returns the revision's snapshot if it is complete.
+    /// Returns the revision's snapshot if it is complete: the GGUF files of the quantization, if one is asked for, else
+    /// safetensors or the only GGUF files.
     ///
     /// # Errors
     /// The names of the files that the snapshot lacks.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot, Vec<String>> {
+    pub(crate) fn snapshot(&self, quantization: Option<&str>) -> Result<Snapshot, Vec<String>> {
+        let gguf = self.gguf(quantization);
+        match (self.safetensors(), quantization) {
+            (Err(missing), None) => gguf.map_err(|()| missing),
+            (found, None) => found,
+            (_, Some(quantization)) => gguf.map_err(|()| vec![format!("*{quantization}*.gguf")]),
+        }
+    }
+
+    /// Returns the snapshot of the GGUF files of the quantization.
+    fn gguf(&self, quantization: Option<&str>) -> Result<Snapshot, ()> {
+        let commit = self.commit().ok_or(())?;
+        let folder = self.repo.pointer_path(&commit);
+        let files = gguf::choose(&names(&folder, ""), quantization).map_err(drop)?;
+        let path = folder.join(files.first().ok_or(())?);
+        Ok(Snapshot { path, commit: Some(commit) })
+    }
+
+    /// Returns the snapshot of a model in safetensors.
+    fn safetensors(&self) -> Result<Snapshot, Vec<String>> {
         let commit = self.commit();
         let folder = commit.as_ref().map(|commit| self.repo.pointer_path(commit));
         let path = |name: &str| folder.as_ref().map(|folder| folder.join(name));
@@ -79,7 +101,7 @@ impl ModelCache {
             |name| path(name).is_some_and(|path| path.is_file()),
         );
         match (folder, commit) {
-            (Some(folder), Some(commit)) if missing.is_empty() => Ok(Snapshot { folder, commit: Some(commit) }),
+            (Some(path), Some(commit)) if missing.is_empty() => Ok(Snapshot { path, commit: Some(commit) }),
             _ => Err(missing),
         }
     }
@@ -177,6 +199,21 @@ impl ModelCache {
     }
 }
 
+/// Returns the names of the files in a folder and in the folders of it, each with `prefix`. A file that cannot be
+/// read is not among them.
+fn names(folder: &Path, prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let of_entry = |entry: std::fs::DirEntry| {
+        let (path, name) = (entry.path(), format!("{prefix}{}", entry.file_name().to_string_lossy()));
+        match path.is_dir() {
+            true => names(&path, &format!("{name}/")),
+            false if path.is_file() => vec![name],
+            false => Vec::new(),
+        }
+    };
+    entries.flat_map(of_entry).collect()
+}
+
 /// Writes a folder's list of names to the disk, so that a renamed file survives a power failure.
 ///
 /// # Errors
@@ -211,25 +248,25 @@ mod tests {
         let cache = ModelCache::new(root.path(), "org/tiny", "refs/pr/1");
         cache.blobs().unwrap();
         for (name, etag) in [("config.json", "e1"), ("tokenizer.json", "e2"), ("model.safetensors", "e3")] {
-            assert!(cache.snapshot().unwrap_err().contains(&name.to_owned()));
+            assert!(cache.snapshot(None).unwrap_err().contains(&name.to_owned()));
             std::fs::write(cache.blob(etag), name).unwrap();
             cache.link(COMMIT, name, "gone").unwrap();
             cache.link(COMMIT, name, etag).unwrap();
             cache.link(COMMIT, name, etag).unwrap();
         }
-        assert_eq!(cache.snapshot().unwrap_err().len(), 3, "no ref names the commit");
+        assert_eq!(cache.snapshot(None).unwrap_err().len(), 3, "no ref names the commit");
         cache.set_commit(COMMIT).unwrap();
-        let snapshot = cache.snapshot().unwrap();
+        let snapshot = cache.snapshot(None).unwrap();
         let model = root.path().join("models--org--tiny");
-        assert_eq!(snapshot, Snapshot { folder: model.join("snapshots").join(COMMIT), commit: Some(COMMIT.into()) });
+        assert_eq!(snapshot, Snapshot { path: model.join("snapshots").join(COMMIT), commit: Some(COMMIT.into()) });
         assert_eq!(std::fs::read_to_string(model.join("refs/refs/pr/1")).unwrap(), COMMIT);
-        let link = std::fs::read_link(snapshot.folder.join("config.json")).unwrap();
+        let link = std::fs::read_link(snapshot.path.join("config.json")).unwrap();
         assert_eq!(link, Path::new("../../blobs/e1"));
-        assert_eq!(std::fs::read_to_string(snapshot.folder.join("config.json")).unwrap(), "config.json");
+        assert_eq!(std::fs::read_to_string(snapshot.path.join("config.json")).unwrap(), "config.json");
         cache.link(COMMIT, "a/b.jinja", "e1").unwrap();
-        assert_eq!(std::fs::read_link(snapshot.folder.join("a/b.jinja")).unwrap(), Path::new("../../../blobs/e1"));
-        assert_eq!(std::fs::read_to_string(snapshot.folder.join("a/b.jinja")).unwrap(), "config.json");
-        assert_eq!(ModelCache::new(root.path(), "org/tiny", COMMIT).snapshot().unwrap(), snapshot);
+        assert_eq!(std::fs::read_link(snapshot.path.join("a/b.jinja")).unwrap(), Path::new("../../../blobs/e1"));
+        assert_eq!(std::fs::read_to_string(snapshot.path.join("a/b.jinja")).unwrap(), "config.json");
+        assert_eq!(ModelCache::new(root.path(), "org/tiny", COMMIT).snapshot(None).unwrap(), snapshot);
         let other = COMMIT.replace('0', "f");
         cache.set_commit(&other).unwrap();
         assert_eq!(std::fs::read_to_string(model.join("refs/refs/pr/1")).unwrap(), other);

@@ -24,7 +24,10 @@ pub(crate) enum HubError {
     Certificates { path: PathBuf, problem: String },
     #[error("HF_HUB_DOWNLOAD_TIMEOUT is {text:?}, but must be a number of seconds, at least 1")]
     Timeout { text: String },
-    #[error("model id {0:?} is not `demo`, a directory, or organisation/name of a model on the Hub")]
+    #[error(
+        "model id {0:?} is not `demo`, a directory, or organisation/name of a model on the Hub, to which a quantization \
+         may be added (organisation/name:Q4_K_M)"
+    )]
     NoHubId(String),
     #[error("{endpoint} has no model {model:?}, or it is private; {}", credentials(.token.as_deref(), .endpoint))]
     NoModel { model: String, endpoint: String, token: Option<String> },
@@ -94,10 +97,17 @@ pub(crate) enum HubError {
     )]
     OnlyPickles { model: String, found: String },
     #[error(
-        "model {model:?} has its weights only as GGUF ({found}), which this version does not download; choose a model \
-         with safetensors"
+        "model {model:?} has no GGUF file of {quantization}; it has {}",
+        if .found.is_empty() { "no GGUF files at all" } else { .found.as_str() }
     )]
-    OnlyGguf { model: String, found: String },
+    NoGguf { model: String, quantization: String, found: String },
+    #[error(
+        "model {model:?} has several GGUF files: {found}; add the quantization of one to the model id, such as \
+         {model}:Q8_0"
+    )]
+    SeveralGguf { model: String, found: String },
+    #[error("model {model:?} lacks files of a split model: {missing}")]
+    GgufPart { model: String, missing: String },
     #[error(
         "model {model:?} has no model.safetensors and no model.safetensors.index.json; choose a model that has one of them"
     )]

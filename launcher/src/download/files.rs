@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use model_files::HubModel;
 use serde_json::Value;
 
 use super::error::HubError;
+use super::gguf::{self, Undecided};
 
 /// The files, other than the weights and their index, that the router and the shards read, each with true if it is
 /// required.
@@ -22,6 +24,7 @@ const SMALL_FILES: [(&str, bool); 9] = [
 ];
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
+const GGUF: &str = ".gguf";
 /// Endings of files that usually contain Python pickles.
 const PICKLES: [&str; 4] = [".bin", ".pt", ".pth", ".ckpt"];
 /// The number of names that an error gives as examples.
@@ -37,26 +40,39 @@ pub(crate) struct Selection {
 }
 
 /// The files that contain the weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Weights {
     /// The weights are in one file of this name.
     Single(&'static str),
     /// The weights are in the files that the index of this name lists. The index is one of the small files.
     Indexed(&'static str),
+    /// A model in one GGUF file or several, which also contain its configuration and its tokenizer.
+    Gguf(Vec<String>),
 }
 
-/// Selects among the files of a model.
+/// Selects among the files of a model: GGUF files if a quantization is asked for or there are no others, else
+/// safetensors.
 ///
 /// # Errors
 /// When a required file is missing. If the weights are missing, the message names the formats that the model has.
-pub(crate) fn select(model: &str, names: &[String]) -> Result<Selection, HubError> {
+pub(crate) fn select(model: &HubModel<'_>, names: &[String]) -> Result<Selection, HubError> {
+    let HubModel { name: model, quantization } = *model;
+    if quantization.is_some() {
+        return Ok(Selection { small: Vec::new(), weights: Weights::Gguf(gguf_files(model, names, quantization)?) });
+    }
     let has = |name: &str| names.iter().any(|other| other == name);
     let weights = match (has(SINGLE_FILE), has(INDEX_FILE)) {
         // A single file takes precedence over an index, as in transformers and in the shard.
         (true, _) => Weights::Single(SINGLE_FILE),
         (false, true) => Weights::Indexed(INDEX_FILE),
+        (false, false) if names.iter().any(|name| name.ends_with(GGUF)) => {
+            Weights::Gguf(gguf_files(model, names, None)?)
+        }
         (false, false) => return Err(no_weights(model, names)),
     };
+    if matches!(weights, Weights::Gguf(_)) {
+        return Ok(Selection { small: Vec::new(), weights });
+    }
     if let Some((name, _)) = SMALL_FILES.iter().find(|(name, is_needed)| *is_needed && !has(name)) {
         return Err(HubError::Lacks { model: model.to_owned(), name });
     }
@@ -94,16 +110,24 @@ pub(crate) fn missing(read: impl Fn(&str) -> Option<Vec<u8>>, has: impl Fn(&str)
 
 fn no_weights(model: &str, names: &[String]) -> HubError {
     let model = model.to_owned();
-    let ending = |endings: &[&str]| {
-        let is_such = |name: &&String| endings.iter().any(|ending| name.ends_with(ending));
-        let found: Vec<&str> = names.iter().filter(is_such).take(MAX_EXAMPLES).map(String::as_str).collect();
-        (!found.is_empty()).then(|| found.join(", "))
-    };
-    match (ending(&[".gguf"]), ending(&PICKLES)) {
-        (Some(found), _) => HubError::OnlyGguf { model, found },
-        (None, Some(found)) => HubError::OnlyPickles { model, found },
-        (None, None) => HubError::NoWeights { model },
+    let is_pickle = |name: &&String| PICKLES.iter().any(|ending| name.ends_with(ending));
+    let found: Vec<&str> = names.iter().filter(is_pickle).take(MAX_EXAMPLES).map(String::as_str).collect();
+    if found.is_empty() {
+        HubError::NoWeights { model }
+    } else {
+        HubError::OnlyPickles { model, found: found.join(", ") }
     }
+}
+
+fn gguf_files(model: &str, names: &[String], quantization: Option<&str>) -> Result<Vec<String>, HubError> {
+    gguf::choose(names, quantization).map_err(|undecided| {
+        let (model, quantization) = (model.to_owned(), quantization.unwrap_or("any quantization").to_owned());
+        match undecided {
+            Undecided::None(found) => HubError::NoGguf { model, quantization, found: found.join(", ") },
+            Undecided::Several(found) => HubError::SeveralGguf { model, found: found.join(", ") },
+            Undecided::Missing(missing) => HubError::GgufPart { model, missing: missing.join(", ") },
+        }
+    })
 }
 
 /// True if the name is that of a safetensors file in the index's own folder, without a leading dot and without
@@ -117,8 +141,13 @@ mod tests {
     use super::*;
 
     fn selected(names: &[&str]) -> Result<Selection, String> {
+        selected_as(names, None)
+    }
+
+    fn selected_as(names: &[&str], quantization: Option<&str>) -> Result<Selection, String> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        select("a/b", &names).map_err(|error| error.to_string())
+        let model = HubModel { name: "a/b", quantization };
+        select(&model, &names).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -152,8 +181,8 @@ mod tests {
     #[test]
     fn what_cannot_be_read_says_why() {
         let cases: [(&[&str], &str); 6] = [
+            (&["m-Q5_K_M.gguf", "m-Q8_0.gguf"], "several GGUF files: m-Q5_K_M.gguf, m-Q8_0.gguf; add"),
             (&["config.json", "pytorch_model-1.bin", "tokenizer.json"], "only as pickles (pytorch_model-1.bin)"),
-            (&["m-Q4_K_M.gguf", "m-Q8_0.gguf"], "only as GGUF (m-Q4_K_M.gguf, m-Q8_0.gguf)"),
             (
                 &["config.json", "consolidated.safetensors"],
                 "has no model.safetensors and no model.safetensors.index.json",
@@ -166,6 +195,24 @@ mod tests {
             let error = selected(names).unwrap_err();
             assert!(error.starts_with("model \"a/b\" has ") && error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn gguf_files_are_chosen_if_asked_for_or_alone() {
+        let both = ["config.json", "m-Q8_0.gguf", "m-Q4_0.gguf", "model.safetensors", "tokenizer.json"];
+        let files = |weights: &[&str]| {
+            let weights = Weights::Gguf(weights.iter().map(|name| (*name).to_owned()).collect());
+            Ok(Selection { small: Vec::new(), weights })
+        };
+        assert_eq!(selected(&both).unwrap().weights, Weights::Single(SINGLE_FILE));
+        assert_eq!(selected_as(&both, Some("q8_0")), files(&["m-Q8_0.gguf"]));
+        assert_eq!(selected(&["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"]), files(&["m-Q4_K_M.gguf"]));
+        let error = selected_as(&both, Some("Q2_K")).unwrap_err();
+        assert_eq!(error, "model \"a/b\" has no GGUF file of Q2_K; it has m-Q4_0.gguf, m-Q8_0.gguf");
+        let error = selected_as(&both[..1], Some("Q2_K")).unwrap_err();
+        assert_eq!(error, "model \"a/b\" has no GGUF file of Q2_K; it has no GGUF files at all");
+        let error = selected(&["m-00001-of-00002.gguf"]).unwrap_err();
+        assert_eq!(error, "model \"a/b\" lacks files of a split model: m-00002-of-00002.gguf");
     }
 
     #[test]

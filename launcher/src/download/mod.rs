@@ -1,16 +1,17 @@
 //! Downloads models from the Hugging Face Hub. Before any process starts, a model id `organisation/name` is turned into
-//! a folder in the cache that Python's tools also use. `demo` and local directories are not handled here.
+//! a path in the cache that Python's tools also use. `demo` and local directories are not handled here.
 //!
 //! Entry points: [`resolve`] for a launch, [`run_as_process`] for `download-weights`. `settings` reads the environment,
-//! `hub` sends requests, `files` selects, `cache` and `blob` store, `checksum` compares, `snapshot` does a whole
-//! download on its own thread, and `progress` shows it. After a signal this thread is not joined, because the next
-//! download continues from the files that it leaves.
+//! `hub` sends requests, `files` and `gguf` select, `cache` and `blob` store, `checksum` compares, `snapshot` does a
+//! whole download on its own thread, and `progress` shows it. After a signal this thread is not joined, because the
+//! next download continues from the files that it leaves.
 
 mod blob;
 mod cache;
 mod checksum;
 mod error;
 mod files;
+mod gguf;
 mod hub;
 mod progress;
 mod retry;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use model_files::ModelFiles;
+use model_files::{HubModel, ModelFiles};
 use proto::exit_status;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -55,7 +56,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) json_output: bool,
 }
 
-/// Downloads the model if needed, and returns its folder and commit. With `--weights-cache-override` it returns that
+/// Downloads the model if needed, and returns its path and commit. With `--weights-cache-override` it returns that
 /// folder. Returns `None` if `is_stopped` returned true first; it is called several times a second.
 ///
 /// # Errors
@@ -70,7 +71,7 @@ pub(crate) fn resolve(
     let model = wanted.model_id.to_owned();
     let revision = wanted.revision.unwrap_or(DEFAULT_REVISION).to_owned();
     if let Some(folder) = &wanted.hub.weights_cache_override {
-        return Ok(Some(Snapshot { folder: folder.clone(), commit: None }));
+        return Ok(Some(Snapshot { path: folder.clone(), commit: None }));
     }
     let settings = Settings::new(wanted.hub, environment)?;
     if !is_revision(&revision) {
@@ -81,15 +82,18 @@ pub(crate) fn resolve(
     let stop = Arc::new(Stop::default());
     let stopped = Arc::clone(&stop);
     let download = move || {
-        let outcome = Download::new(&model, &revision, &settings, events_tx.clone(), &stopped).run();
+        let outcome = match HubModel::parse(&model) {
+            Some(named) => Download::new(named, &revision, &settings, events_tx.clone(), &stopped).run(),
+            None => Err(HubError::NoHubId(model)),
+        };
         // The error is ignored, because there is no receiver after a signal.
         let _ = events_tx.send(Event::Ended(outcome));
     };
     std::thread::Builder::new().name("download".into()).spawn(download).map_err(HubError::Thread)?;
     let outcome = watch(&events, is_stopped, &mut display);
     stop.set();
-    if let Ok(Some(Snapshot { folder, .. })) = &outcome {
-        tracing::info!(folder = %folder.display(), "{} is in the cache", wanted.model_id);
+    if let Ok(Some(Snapshot { path, .. })) = &outcome {
+        tracing::info!(path = %path.display(), "{} is in the cache", wanted.model_id);
     }
     outcome
 }

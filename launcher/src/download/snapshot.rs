@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 
+use model_files::HubModel;
+
 use super::blob::{CHUNK_BYTES, Incomplete};
 use super::cache::{ModelCache, Snapshot, free_bytes};
 use super::error::{HubError, Unreached};
@@ -23,7 +25,7 @@ const MAX_CONNECTIONS: usize = 4;
 /// A model to download, with the settings, the cache and the channel for events.
 #[derive(Debug)]
 pub(crate) struct Download<'a> {
-    model: &'a str,
+    model: HubModel<'a>,
     revision: &'a str,
     settings: &'a Settings,
     cache: ModelCache,
@@ -33,13 +35,13 @@ pub(crate) struct Download<'a> {
 
 impl<'a> Download<'a> {
     pub(crate) fn new(
-        model: &'a str,
+        model: HubModel<'a>,
         revision: &'a str,
         settings: &'a Settings,
         events: SyncSender<Event>,
         stop: &'a Stop,
     ) -> Self {
-        let cache = ModelCache::new(&settings.cache, model, revision);
+        let cache = ModelCache::new(&settings.cache, model.name, revision);
         Self { model, revision, settings, cache, events, stop }
     }
 
@@ -49,14 +51,15 @@ impl<'a> Download<'a> {
     /// # Errors
     /// The first final failure. The bytes that were received stay in the cache, unless their checksum is wrong.
     pub(crate) fn run(&self) -> Result<Snapshot, HubError> {
-        let cached = match (self.cache.snapshot(), self.settings.is_offline) {
+        let cached = match (self.cache.snapshot(self.model.quantization), self.settings.is_offline) {
             (Ok(snapshot), true) => return Ok(snapshot),
-            // A commit never changes.
-            (Ok(snapshot), false) if is_commit(self.revision) => return Ok(snapshot),
+            // A commit never changes. But if no quantization is asked for, the cache may have another one than that
+            // which the Hub's list would give.
+            (Ok(snapshot), false) if is_commit(self.revision) && self.is_decided(&snapshot) => return Ok(snapshot),
             (Err(missing), true) => return Err(self.offline(missing)),
             (cached, false) => cached.ok(),
         };
-        let hub = Hub::new(self.model, self.revision, self.settings)?;
+        let hub = Hub::new(self.model.name, self.revision, self.settings)?;
         let listing = match &cached {
             None => self.retrying(|| hub.listing()),
             Some(_) => hub.listing(),
@@ -72,9 +75,10 @@ impl<'a> Download<'a> {
     }
 
     fn complete(&self, hub: &Hub<'_>, listing: &Listing) -> Result<Snapshot, HubError> {
-        let selection = files::select(self.model, &listing.names)?;
+        let selection = files::select(&self.model, &listing.names)?;
         let folder = self.cache.folder(&listing.commit);
         self.fetch_all(hub, &listing.commit, &selection.small)?;
+        let mut path = folder.clone();
         let weights = match selection.weights {
             Weights::Single(name) => vec![name.to_owned()],
             Weights::Indexed(index) => {
@@ -82,12 +86,21 @@ impl<'a> Download<'a> {
                 let index = std::fs::read(&path).map_err(super::cache::failed("read", &path))?;
                 files::shards(&index)?
             }
+            Weights::Gguf(files) => {
+                path = files.first().map_or(path, |first| folder.join(first));
+                files
+            }
         };
         self.fetch_all(hub, &listing.commit, &weights)?;
         if !is_commit(self.revision) {
             self.cache.set_commit(&listing.commit)?;
         }
-        Ok(Snapshot { folder, commit: Some(listing.commit.clone()) })
+        Ok(Snapshot { path, commit: Some(listing.commit.clone()) })
+    }
+
+    /// True if the snapshot is what the Hub's list of the same files would give.
+    fn is_decided(&self, snapshot: &Snapshot) -> bool {
+        self.model.quantization.is_some() || snapshot.path == self.cache.folder(self.revision)
     }
 
     /// Downloads those of the named files that the snapshot lacks.
@@ -109,7 +122,7 @@ impl<'a> Download<'a> {
         let needed = absent.map(|file| file.size_bytes.saturating_sub(len(&self.cache.incomplete(&file.etag))));
         let (needed_bytes, free_bytes) = (needed.fold(0, u64::saturating_add), free_bytes(&folder)?);
         if needed_bytes > free_bytes {
-            return Err(HubError::NoSpace { model: self.model.to_owned(), needed_bytes, free_bytes, folder });
+            return Err(HubError::NoSpace { model: self.model.name.to_owned(), needed_bytes, free_bytes, folder });
         }
         Ok(())
     }
@@ -225,7 +238,8 @@ impl<'a> Download<'a> {
     }
 
     fn offline(&self, missing: Vec<String>) -> HubError {
-        let (model, revision) = (self.model.to_owned(), self.revision.to_owned());
+        let quantization = self.model.quantization.map_or_else(String::new, |quantization| format!(":{quantization}"));
+        let (model, revision) = (format!("{}{quantization}", self.model.name), self.revision.to_owned());
         HubError::Offline { model, revision, cache: self.settings.cache.clone(), missing }
     }
 }

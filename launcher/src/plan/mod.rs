@@ -262,7 +262,7 @@ pub(crate) fn shard_args(
     let mut model = args.model.clone();
     model.device = Asked::Device(place.device);
     if let Some(snapshot) = place.snapshot {
-        model.model_id = snapshot.folder.display().to_string();
+        model.model_id = snapshot.path.display().to_string();
         model.revision = None;
     }
     let on_host = args.num_shard.unwrap_or(1);
@@ -290,7 +290,7 @@ fn shard(args: &LaunchArgs, place: &Place<'_>, shard: u32, counts: [u32; 2]) -> 
 pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, num_shards: u32) -> router::RouterArgs {
     router::RouterArgs {
         model_id: args.model.model_id.clone(),
-        model_path: place.snapshot.map(|snapshot| snapshot.folder.clone()),
+        model_path: place.snapshot.map(|snapshot| snapshot.path.clone()),
         revision: place.snapshot.and_then(|snapshot| snapshot.commit.clone()),
         shard_uds_path: place.shard_uds_path.to_owned(),
         num_shards,
