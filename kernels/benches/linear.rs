@@ -60,8 +60,11 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
+/// A function that takes rows.
+type Take<'a> = dyn FnMut(&[u8]) + 'a;
+
 /// Returns a function that passes rows of `row_bytes` bytes.
-fn rows_of(bytes: &[u8], row_bytes: usize) -> impl Fn(Range<usize>, &mut dyn FnMut(&[u8])) + Sync {
+fn rows_of(bytes: &[u8], row_bytes: usize) -> impl Fn(Range<usize>, &mut Take<'_>) + Sync {
     move |rows, take| take(&bytes[rows.start * row_bytes..rows.end * row_bytes])
 }
 

@@ -204,7 +204,7 @@ impl<const BITS: usize> Levels<'_, BITS> {
         input: usize,
         (scale, negative_least): &(S::Vector, S::Vector),
     ) -> S::Vector {
-        let Places { low: (line, shift), high, .. } = Places::of(BITS, tile, input);
+        let Places { low: (line, shift), high } = Places::of(BITS, tile, input);
         let mut levels = simd.bits(&self.0[line].0, shift, if BITS == 8 { 8 } else { 4 });
         if let Some((line, shift)) = high {
             let upper = simd.bits(&self.0[line].0, shift, BITS - 4);
@@ -334,8 +334,11 @@ mod tests {
         bytes
     }
 
+    /// A function that takes rows.
+    type Take<'a> = dyn FnMut(&[u8]) + 'a;
+
     /// Returns a function that passes rows of `row_bytes` bytes.
-    fn rows_of(bytes: &[u8], row_bytes: usize) -> impl Fn(Range<usize>, &mut dyn FnMut(&[u8])) + Sync {
+    fn rows_of(bytes: &[u8], row_bytes: usize) -> impl Fn(Range<usize>, &mut Take<'_>) + Sync {
         move |rows, take| take(&bytes[rows.start * row_bytes..rows.end * row_bytes])
     }
 
