@@ -10,6 +10,7 @@ tokenizer; the benches pass token ids.
 
 import argparse
 import ctypes
+import json
 import pathlib
 import sys
 
@@ -44,30 +45,31 @@ def make(name, folder):
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**sizes), dtype=torch.bfloat16)
     model.save_pretrained(folder)
+    # The converter counts the words of Gemma's tokenizers.
+    words = {str(token): token for token in range(model.config.vocab_size)}
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"vocab": words}}))
     print(folder, sum(file.stat().st_size for file in folder.glob("*.safetensors")), "bytes of weights", flush=True)
 
 
 def convert(folder, converter):
     """Returns the path of the bf16 file of a checkpoint, which the converter writes if it is not there."""
-    path = folder.with_suffix(".bf16.gguf")
+    path = folder.parent / f"{folder.name}.bf16.gguf"
     if path.exists():
         return path
     sys.path[:0] = [str(converter), str(converter / "gguf-py")]
     import conversion.base
     import convert_hf_to_gguf
 
-    text_models = [conversion.base.TextModel, *every_subclass(conversion.base.TextModel)]
-    for model in text_models:
-        model.set_vocab = lambda self: self._set_vocab_none() if hasattr(self, "_set_vocab_none") else self.gguf_writer.add_tokenizer_model("none")
+    prepare = conversion.base.TextModel.prepare_metadata
+
+    def prepare_without_tokenizer(self, *args, **named):
+        type(self).set_vocab = lambda self: self._set_vocab_none()
+        prepare(self, *args, **named)
+
+    conversion.base.TextModel.prepare_metadata = prepare_without_tokenizer
     sys.argv[1:] = [str(folder), "--outtype", "bf16", "--outfile", str(path)]
     convert_hf_to_gguf.main()
     return path
-
-
-def every_subclass(base):
-    for child in base.__subclasses__():
-        yield child
-        yield from every_subclass(child)
 
 
 def quantize(source, kind):
