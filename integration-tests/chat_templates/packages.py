@@ -11,8 +11,13 @@ def templates(folder: Path) -> dict[str, str]:
     """Returns templates by name. A template that several models share has the name of the first."""
     names: dict[str, str] = {}
     for package in sorted(folder.iterdir()):
-        read = llama_cpp if package.name.startswith("llama_cpp") else xinference
-        for name, template in read(package):
+        if package.name.startswith("llama_cpp"):
+            found = llama_cpp(package)
+        elif package.name.startswith("xinference"):
+            found = xinference(package)
+        else:
+            found = wheel(package)
+        for name, template in found:
             names.setdefault(template, name)
     return {name: template for template, name in names.items()}
 
@@ -25,6 +30,16 @@ def llama_cpp(package: Path) -> Iterator[tuple[str, str]]:
                 # Jinja also reads files in text mode, which converts line ends.
                 text = archive.extractfile(member).read().decode()
                 yield f"llama.cpp {Path(member.name).stem}", text.replace("\r\n", "\n")
+
+
+def wheel(package: Path) -> Iterator[tuple[str, str]]:
+    """Reads templates from a wheel that has one file for each. Those for training, which TRL changes, are left out."""
+    with zipfile.ZipFile(package) as archive:
+        for name in sorted(archive.namelist()):
+            path = Path(name)
+            if "chat_templates" in path.parts and path.suffix == ".jinja" and not path.stem.endswith("_training"):
+                text = archive.read(name).decode()
+                yield f"{path.parts[0]} {path.stem}", text.replace("\r\n", "\n")
 
 
 def xinference(package: Path) -> Iterator[tuple[str, str]]:

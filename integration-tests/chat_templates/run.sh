@@ -7,7 +7,7 @@ work=$(realpath ../..)/target/chat-templates
 python3 -m venv "$work/environment"
 pip() { "$work/environment/bin/pip" --quiet --disable-pip-version-check "$@"; }
 pip install -r requirements.txt
-# These are a wheel and a source archive. Only the templates in them are read.
+# These are wheels and a source archive. Only the templates in them are read.
 pip download --no-deps --require-hashes --no-binary llama-cpp-python --dest "$work/packages" -r packages.txt
 
 rm -rf "$work/recordings"
