@@ -2,6 +2,7 @@
 //!
 //! The tests need libtpu. Without it they print that they are skipped; with `HILO_REQUIRE_PLUGINS=1` they fail instead.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -119,6 +120,94 @@ fn decode_programs_of_families_compile_for_eight_chips() {
         let rows = table(&output);
         assert_eq!(rows.len(), 1, "{name}: {rows:?}");
         assert!(rows[0].1.last().is_some_and(|count| count != "0"), "{name}: no collectives: {rows:?}");
+    }
+}
+
+/// Published shapes by the names of models, cut to a layer of each kind: the tiny checkpoint whose config.json is
+/// changed, the slice, and the changes.
+fn shapes() -> BTreeMap<String, Value> {
+    let json = std::fs::read(fixture("shapes.json")).expect("there are shapes");
+    serde_json::from_slice(&json).expect("shapes are an object")
+}
+
+/// Returns the config.json in a folder of `fixtures`.
+fn config_in(folder: &str) -> Value {
+    let json = std::fs::read(fixture(folder).join("config.json")).expect("there is a config.json");
+    serde_json::from_slice(&json).expect("config.json is JSON")
+}
+
+/// Returns the path in `fixtures` of the tiny checkpoint that a shape changes.
+fn checkpoint(shape: &Value) -> String {
+    format!("families/{}", shape["fixture"].as_str().expect("a fixture"))
+}
+
+/// Returns the paths in `fixtures` of all folders in a folder.
+fn folders_in(folder: &str) -> Vec<String> {
+    let folders = std::fs::read_dir(fixture(folder)).expect("there are folders").flatten();
+    folders.map(|entry| format!("{folder}/{}", entry.file_name().to_string_lossy())).collect()
+}
+
+/// Changes `config` as RFC 7396 says: objects are merged, and a null removes its key.
+fn merge(config: &mut Value, changes: &Value) {
+    let (Value::Object(keys), Value::Object(changes)) = (&mut *config, changes) else {
+        changes.clone_into(config);
+        return;
+    };
+    for (key, change) in changes {
+        if change.is_null() {
+            keys.remove(key);
+        } else {
+            merge(keys.entry(key).or_insert_with(|| json!({})), change);
+        }
+    }
+}
+
+/// Writes the config.json of a published shape into `folder`.
+fn write_shape(shape: &Value, folder: &Path) {
+    let mut config = config_in(&checkpoint(shape));
+    let has_text = config.get("text_config").is_some();
+    merge(if has_text { &mut config["text_config"] } else { &mut config }, &shape["changes"]);
+    std::fs::write(folder.join("config.json"), config.to_string()).expect("write config.json");
+}
+
+/// K-EXAONE's architecture has two names, which differ in their case.
+#[test]
+fn every_architecture_has_a_shape() {
+    let architecture = |folder: &str| config_in(folder)["architectures"][0].to_string().to_lowercase();
+    let changed = shapes().values().map(checkpoint).collect();
+    let shaped: BTreeSet<_> = [changed, folders_in("configs")].concat().iter().map(|path| architecture(path)).collect();
+    for family in folders_in("families") {
+        assert!(shaped.contains(&architecture(&family)), "no shape has the architecture of {family}");
+    }
+}
+
+/// The decode programs of published shapes read at most 1.2 times the least possible. `HILO_TEST_SHAPE=Gemma` checks
+/// the shapes whose names contain this part, and `HILO_TEST_SHAPE=` checks all.
+#[test]
+fn decode_programs_of_published_shapes_read_little() {
+    const SAMPLE: [&str; 2] = ["Granite-3.1-3B-A800M", "Youtu-LLM-2B"];
+    let asked = std::env::var("HILO_TEST_SHAPE").ok();
+    let mut shapes = shapes();
+    shapes.retain(|name, _| match &asked {
+        Some(part) => name.contains(part),
+        None => SAMPLE.contains(&name.as_str()),
+    });
+    assert!(asked.is_some() || shapes.len() == SAMPLE.len(), "there are only {:?}", shapes.keys());
+    for (name, shape) in shapes {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        write_shape(&shape, folder.path());
+        let output = folder.path().join("programs").display().to_string();
+        let arguments = ["compile", "--topology", shape["slice"].as_str().expect("a slice"), "--output", &output];
+        let arguments = [&arguments[..], &["--programs", "decode_64,decode_8", "--dtype", "bfloat16"]];
+        let Some(output) = run(&arguments.concat(), folder.path()) else { return };
+        let rows = table(&output);
+        assert_eq!(rows.len(), 2, "{name}: {rows:?}");
+        for (program, cells) in &rows {
+            for cell in &cells[4..6] {
+                let ratio: f64 = cell.parse().expect("a ratio");
+                assert!(ratio <= 1.2, "{name}, {program}: {ratio} times the least: {cells:?}");
+            }
+        }
     }
 }
 
