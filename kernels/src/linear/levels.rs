@@ -320,12 +320,8 @@ mod tests {
 
     /// Returns blocks of bits without order, with heads from -2 to 2.
     fn blocks(kind: BlockType, count: usize) -> Vec<u8> {
-        let mut state = 1_u32;
-        let mut random = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 24) as u8
-        };
-        let mut bytes: Vec<u8> = (0..count * kind.block_bytes()).map(|_| random()).collect();
+        let bits = numbers(count * kind.block_bytes(), 52).into_iter().map(f32::to_bits);
+        let mut bytes: Vec<u8> = bits.map(|bits| (bits >> 8) as u8).collect();
         for block in bytes.chunks_exact_mut(kind.block_bytes()) {
             for number in 0..=usize::from(kind.has_least()) {
                 block[kind.head_offset() + 2 * number + 1] &= 0xbf;
