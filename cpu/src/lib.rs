@@ -68,7 +68,8 @@ pub fn state_bytes(graphs: &ModelGraphs, kv_type: KvType) -> StateBytes {
     bytes_of_states(&graphs.decoder, kv_type)
 }
 
-/// Returns the bytes that a rank's part of the weights of `graphs` takes when it is loaded. No weights are read.
+/// Returns the bytes that a rank's part of the weights of `graphs` takes when it is loaded. Of quantized weights, only
+/// the scales are read; of others, nothing.
 ///
 /// # Errors
 /// When a weight is missing or malformed.

@@ -1,10 +1,10 @@
 //! Converts a checkpoint to weights in the form that the kernels need.
 //!
-//! Entry points: [`load`]; [`size_bytes`], before it. The operations that use a weight decide its form: packed for
-//! linear layers and experts (an embedding that shares a packed weight reads single rows of it), a table in the type of
-//! its spec for other embeddings, f32 for norms and biases. A matrix or a table in blocks of a GGUF file is packed in
-//! blocks. One tensor is converted at a time, and large ones in parts, so that loading takes little more memory than
-//! the loaded weights.
+//! Entry points: [`load`], and [`size_bytes`], which predicts the memory that it takes. The operations that use a
+//! weight decide its form. Weights of linear layers and of experts are packed; an embedding that shares a packed weight
+//! reads single rows of it. Other embeddings are tables in the type of their spec, and norms and biases are f32.
+//! Matrices and tables that a GGUF file stores in blocks are packed in blocks. One tensor is converted at a time, and
+//! large ones in parts, so that loading takes little more memory than the loaded weights.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -111,7 +111,8 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
     order
 }
 
-/// Returns the bytes that this rank's part of the weights of `graphs` takes when it is loaded. No weights are read.
+/// Returns the bytes that this rank's part of the weights of `graphs` takes when it is loaded. Of quantized weights,
+/// only the scales are read; of others, nothing.
 ///
 /// # Errors
 /// When a weight is missing or malformed.

@@ -1,8 +1,8 @@
 //! Models in several GGUF files, `model-00001-of-00003.gguf` and so on, as llama.cpp splits them.
 //!
-//! Entry points: [`complete`], which adds the other files to the header of the first, and [`Part`], the place of a file
-//! among those of its model. The first file has the metadata of the model. The keys `split.count`, `split.no` (from 0)
-//! and `split.tensors.count` of each file describe the whole.
+//! Entry points: [`complete`] adds the tensors of the other files to the header of the first; [`Part`] is the number of
+//! a file among the files of its model. The first file has the metadata of the model. In each file, the keys
+//! `split.count`, `split.no` (from 0) and `split.tensors.count` describe the whole model.
 
 use std::path::Path;
 

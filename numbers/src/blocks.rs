@@ -1,10 +1,11 @@
 //! Blocks of integers of few bits that share scales, as GGUF files store them (`ggml-org/ggml`, src/ggml-common.h).
 //!
-//! Entry points: [`BlockType`]; [`BlockType::group`] and [`BlockType::head`], which read the numbers of a block as they
-//! are stored; [`BlockType::factors`] and
-//! [`BlockType::step`], which make them scales. A block has groups of 32 levels, which are
-//! integers without sign. Each half of a group, 16 levels, has a scale and a least number, and a weight is `scale ·
-//! level - least`. In f32 the product is exact, and so is the whole if the type has no least number of its own.
+//! Entry point: [`BlockType`]. [`BlockType::head`] and [`BlockType::group`] return the numbers of a block as they are
+//! stored. [`BlockType::factors`] and [`BlockType::step`] compute scales from them. [`BlockType::read`] does all of it.
+//!
+//! A block has groups of 32 levels, which are integers without sign. Each half of a group, 16 levels, has a scale and a
+//! least number, and a weight is `scale · level - least`. In f32 the product is exact. The weight is exact too if the
+//! type has no least numbers of its own.
 
 use half::f16;
 
@@ -47,9 +48,9 @@ pub struct Step {
 pub struct Group {
     /// The levels of the weights, in order.
     pub levels: [u8; GROUP],
-    /// The integers by which the head of the block is multiplied, in the form that [`BlockType::factors`] takes; 0 if
-    /// the type has none. A byte belongs to half of the group if the types has no least numbers, or has them in halves;
-    /// otherwise the first byte is the factor of the scale, and the second that of the least number.
+    /// The integers by which the head of the block is multiplied, two bytes; 0 if the type has none. In Q4_K and Q5_K,
+    /// the first byte belongs to the scale, and the second to the least number. In the other types, each byte belongs
+    /// to half of the group. [`BlockType::factors`] reads them.
     pub factors: u16,
 }
 

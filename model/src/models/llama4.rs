@@ -1,12 +1,14 @@
 //! Llama 4, text: Scout, Maverick and Llama Guard 4.
 //!
-//! Described in ai.meta.com/blog/llama-4-multimodal-intelligence; queries that grow with their position are from
-//! Nakanishi, 2025 (arXiv 2501.19399). Follows `transformers/models/llama4/modeling_llama4.py`. Differences from Llama:
-//! by default every fourth layer has no rotary positions; the other layers attend only within stretches of
-//! `attention_chunk_size` positions, rotate adjacent values, and normalise each head after its rotation, without a
-//! weight; in layers without rotary positions, queries are multiplied by a factor that grows with their position. Most
-//! layers have experts, whose sigmoid multiplies the input of the expert, and a shared expert. Other layers have a
-//! wider feed-forward network.
+//! Described in ai.meta.com/blog/llama-4-multimodal-intelligence. Follows
+//! `transformers/models/llama4/modeling_llama4.py`. Differences from Llama:
+//!
+//! * By default, every fourth layer has no rotary positions. There, queries are multiplied by a factor that grows with
+//!   their position (Nakanishi, 2025, arXiv 2501.19399).
+//! * The other layers attend only within chunks of `attention_chunk_size` positions. They rotate adjacent values, and
+//!   then normalise each head without a weight.
+//! * Most layers have experts and a shared expert. The sigmoid of an expert's score multiplies its input.
+//! * The other layers have a wider feed-forward network.
 
 use numbers::FloatType;
 

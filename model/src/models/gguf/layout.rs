@@ -1,7 +1,7 @@
 //! The forms of layers whose tensors llama.cpp's converter splits, joins or sorts.
 //!
-//! Entry points: [`projections`], [`expert_names`], [`query_key_norm`]. Each returns its argument for a checkpoint that
-//! is not a GGUF file.
+//! Entry points: [`projections`], [`expert_names`], [`query_key_norm`]. Each takes the form that a Hugging Face
+//! checkpoint has, and returns the form in a GGUF file. For other checkpoints, it returns the form unchanged.
 
 use crate::layers::{ExpertNames, QueryKeyNorm, WeightScope};
 use crate::models::decoder::Projections;

@@ -12,8 +12,8 @@ use crate::models::deepseek::GGUF_SPLIT_HEADS;
 type Config = Map<String, Value>;
 type Done = Result<(), ModelError>;
 
-/// The architecture and the number of layers of the models in which `query_pre_attn_scalar` is not the width of a head,
-/// but `hidden_size / num_attention_heads`.
+/// Models whose `query_pre_attn_scalar` is `hidden_size / num_attention_heads` instead of the width of a head: their
+/// architectures, with their numbers of layers.
 const SCALED_BY_WIDTH: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 
 /// Changes nothing.

@@ -1,5 +1,5 @@
-//! Llama 4's calls: a list of Python's calls with keyword arguments, or JSON objects as Llama 3 writes them. They begin
-//! the answer, or follow `<|python_start|>`.
+//! The calls of Llama 4: a list of Python calls with keyword arguments, or JSON objects in the form of Llama 3. Calls
+//! are at the start of the answer, or after `<|python_start|>`.
 
 use super::call::{Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
