@@ -24,7 +24,7 @@ MODELS = {
     "glm-4.7-flash": ("Glm4MoeLiteConfig", dict(num_hidden_layers=6, hidden_size=2048, intermediate_size=10240, num_attention_heads=20,
                                                 num_key_value_heads=20, q_lora_rank=768, kv_lora_rank=512, qk_nope_head_dim=192,
                                                 qk_rope_head_dim=64, v_head_dim=256, moe_intermediate_size=1536, n_routed_experts=64,
-                                                n_shared_experts=1, num_experts_per_tok=4, vocab_size=154880)),
+                                                n_shared_experts=1, num_experts_per_tok=4, first_k_dense_replace=1, vocab_size=154880)),
     "gemma-4-e4b": ("Gemma4TextConfig", dict(num_hidden_layers=18, num_kv_shared_layers=6, hidden_size=2560, intermediate_size=10240,
                                              num_attention_heads=8, num_key_value_heads=2, head_dim=256, global_head_dim=512,
                                              hidden_size_per_layer_input=256, vocab_size=262144, vocab_size_per_layer_input=262144,
@@ -60,10 +60,15 @@ def convert(folder, converter):
     import conversion.base
     import convert_hf_to_gguf
 
+    def set_no_vocab(self):
+        self._set_vocab_none()
+        # llama.cpp counts the tokens of the tokenizer, if there is one.
+        self.gguf_writer.add_vocab_size(self.hparams["vocab_size"])
+
     prepare = conversion.base.TextModel.prepare_metadata
 
     def prepare_without_tokenizer(self, *args, **named):
-        type(self).set_vocab = lambda self: self._set_vocab_none()
+        type(self).set_vocab = set_no_vocab
         prepare(self, *args, **named)
 
     conversion.base.TextModel.prepare_metadata = prepare_without_tokenizer
