@@ -90,14 +90,18 @@ pub(crate) fn assemble(
     signals: &mut Signals,
     (events_tx, events): (&SyncSender<Event>, &Receiver<Event>),
 ) -> Result<Option<Slice>, LauncherError> {
-    let mut wait = Wait { signals, events, until: Instant::now() + assembly.timeout };
+    let mut wait = Wait::new(signals, events, Instant::now() + assembly.timeout);
     let mut slice = Slice::default();
     let outcome = match assembly.hosts.is_first() {
         true => assembly.gather(&mut slice, &mut wait, events_tx),
         false => assembly.join(&mut slice, &mut wait, events_tx),
     };
+    let kept = wait.kept;
     match outcome {
-        Ok(Complete::Yes) => Ok(Some(slice)),
+        Ok(Complete::Yes) => {
+            kept.into_iter().for_each(|event| _ = events_tx.send(event));
+            Ok(Some(slice))
+        }
         Ok(Complete::Stopped) => {
             slice.end(&News::Left);
             Ok(None)
@@ -118,15 +122,18 @@ enum Complete {
 }
 
 /// A wait for other hosts, which a signal ends.
-struct Wait<'a> {
+pub(super) struct Wait<'a> {
     signals: &'a mut Signals,
     /// News of the hosts that are linked already.
     events: &'a Receiver<Event>,
     until: Instant,
+    /// News for the supervisor: another host may start its shards before this one is connected with all hosts.
+    pub(super) kept: Vec<Event>,
 }
 
 /// The outcome of a wait.
-enum Waited<T> {
+#[derive(Debug)]
+pub(super) enum Waited<T> {
     Came(T),
     News(usize, News),
     Stopped,
@@ -146,7 +153,11 @@ impl Notes {
     }
 }
 
-impl Wait<'_> {
+impl<'a> Wait<'a> {
+    pub(super) fn new(signals: &'a mut Signals, events: &'a Receiver<Event>, until: Instant) -> Self {
+        Self { signals, events, until, kept: Vec::new() }
+    }
+
     /// Waits like [`Wait::receive`], and logs for whom from time to time.
     fn receive_or_note<T>(
         &mut self,
@@ -167,7 +178,7 @@ impl Wait<'_> {
     }
 
     /// Waits for a message, news of a host, a signal or the end of the time.
-    fn receive<T>(&mut self, receiver: &Receiver<T>) -> Waited<T> {
+    pub(super) fn receive<T>(&mut self, receiver: &Receiver<T>) -> Waited<T> {
         self.receive_until(receiver, self.until)
     }
 
@@ -176,8 +187,10 @@ impl Wait<'_> {
             if self.signals.pending().next().is_some() {
                 return Waited::Stopped;
             }
-            if let Ok(Event::Host(host, news)) = self.events.try_recv() {
-                return Waited::News(host, news);
+            match self.events.try_recv() {
+                Ok(event @ Event::Host(_, News::Started | News::Serving)) => self.kept.push(event),
+                Ok(Event::Host(host, news)) => return Waited::News(host, news),
+                Ok(_) | Err(_) => {}
             }
             match receiver.recv_timeout(LOOK_INTERVAL) {
                 Ok(message) => return Waited::Came(message),

@@ -1,15 +1,21 @@
-//! Tests of who the hosts are, of prefaces and of doors.
+//! Tests of who the hosts are, of prefaces, of doors and of the wait for hosts.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use devices::Device;
 use serde_json::json;
+use signal_hook::consts::SIGUSR1;
+use signal_hook::iterator::Signals;
 
+use super::assembly::{Wait, Waited};
 use super::preface::{PrefaceError, Purpose, Verdict, answer, call};
 use super::tls::{Channel, Tls};
-use super::{Hosts, Secret, SliceArgs, relay};
+use super::{Hosts, News, Secret, SliceArgs, relay};
 use crate::environment::Environment;
+use crate::event::{self, Event};
 
 fn args(hosts: &[&str], index: Option<usize>) -> SliceArgs {
     let slice_hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
@@ -188,4 +194,17 @@ fn a_program_that_is_no_host_is_named() {
         });
         assert!(error.starts_with(expected), "{error}");
     }
+}
+
+#[test]
+fn a_host_may_start_its_shards_while_this_one_waits_for_another() {
+    let mut signals = Signals::new([SIGUSR1]).unwrap();
+    let (events_tx, events) = event::channel();
+    for news in [News::Started, News::Serving, News::Assembled] {
+        events_tx.send(Event::Host(2, news)).unwrap();
+    }
+    let (_arrivals_tx, arrivals) = mpsc::sync_channel::<()>(1);
+    let mut wait = Wait::new(&mut signals, &events, Instant::now() + Duration::from_secs(60));
+    assert!(matches!(wait.receive(&arrivals), Waited::News(2, News::Assembled)));
+    assert!(matches!(wait.kept[..], [Event::Host(2, News::Started), Event::Host(2, News::Serving)]), "{:?}", wait.kept);
 }
