@@ -86,7 +86,7 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 static GENERIC_CALLS: Format = GENERIC;
 
 /// The known formats. A chat template uses the first one that matches.
-pub(super) static FORMATS: [Format; 21] = [
+pub(super) static FORMATS: [Format; 22] = [
     Format {
         name: "harmony",
         prompt_has: &["<|channel|>", "<|message|>"],
@@ -168,6 +168,16 @@ pub(super) static FORMATS: [Format; 21] = [
         openers: &["<tool_call>", "<function="],
         head: qwen_coder::head,
         tail: qwen_coder::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "hy3",
+        prompt_has: &["<tool_calls", "<tool_call", "<arg_key", "<arg_value"],
+        openers: &glm::HUNYUAN_OPENERS,
+        marks: &glm::HUNYUAN_MARKS,
+        head: glm::head,
+        tail: glm::hunyuan_tail,
         syntax: None,
         ..GENERIC
     },

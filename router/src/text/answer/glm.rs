@@ -1,5 +1,8 @@
-//! Calls of GLM 4.5 and later: the name after `<tool_call>`, then a key and an unquoted value between tags for each
-//! parameter. The tool's schema says what type a value has.
+//! Calls of GLM 4.5 and later and of Hunyuan 3: the name after `<tool_call>`, then a key and an unquoted value between
+//! tags for each parameter. The tool's schema says what type a value has.
+//!
+//! Hunyuan 3 has all calls between `<tool_calls>` and its closing mark, and `<tool_sep>` after the name. Published
+//! models of Hunyuan have marks such as `<tool_call:opensource>`.
 
 use serde_json::Value as Json;
 
@@ -7,38 +10,71 @@ use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Scan};
 use super::tools::{Tool, Tools};
 
-const KEY: &str = "<arg_key>";
-const KEY_END: &str = "</arg_key>";
-const VALUE: &str = "<arg_value>";
-const VALUE_END: &str = "</arg_value>";
-const CALL_END: &str = "</tool_call>";
-pub(super) const MARKS: [&str; 5] = [CALL_END, KEY, KEY_END, VALUE, VALUE_END];
+const CALLS: [&str; 2] = ["<tool_calls>", "<tool_calls:opensource>"];
+const CALLS_END: [&str; 2] = ["</tool_calls>", "</tool_calls:opensource>"];
+const CALL: [&str; 2] = ["<tool_call>", "<tool_call:opensource>"];
+const CALL_END: [&str; 2] = ["</tool_call>", "</tool_call:opensource>"];
+const SEPARATOR: [&str; 2] = ["<tool_sep>", "<tool_sep:opensource>"];
+const KEY: [&str; 2] = ["<arg_key>", "<arg_key:opensource>"];
+const KEY_END: [&str; 2] = ["</arg_key>", "</arg_key:opensource>"];
+const VALUE: [&str; 2] = ["<arg_value>", "<arg_value:opensource>"];
+const VALUE_END: [&str; 2] = ["</arg_value>", "</arg_value:opensource>"];
+pub(super) const MARKS: [&str; 5] = [CALL_END[0], KEY[0], KEY_END[0], VALUE[0], VALUE_END[0]];
+pub(super) const HUNYUAN_OPENERS: [&str; 4] = [CALLS[0], CALLS[1], CALL[0], CALL[1]];
+pub(super) const HUNYUAN_MARKS: [&str; 14] = [
+    CALLS_END[0],
+    CALLS_END[1],
+    CALL_END[0],
+    CALL_END[1],
+    SEPARATOR[0],
+    SEPARATOR[1],
+    KEY[0],
+    KEY[1],
+    KEY_END[0],
+    KEY_END[1],
+    VALUE[0],
+    VALUE[1],
+    VALUE_END[0],
+    VALUE_END[1],
+];
 
-pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
+pub(super) fn head(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     cursor.skip_space();
-    let name = cursor.tool(tools, &["\n", " ", KEY, CALL_END])?.name.clone();
-    cursor.skip_space();
-    if !cursor.clone().eats(KEY)? {
-        cursor.clone().eat(CALL_END)?;
+    if CALLS.contains(&opener) {
+        cursor.eat_any(&CALL)?;
+        cursor.skip_space();
     }
+    let after_name = [&["\n", " "], &KEY[..], &CALL_END, &SEPARATOR].concat();
+    let name = cursor.tool(tools, &after_name)?.name.clone();
+    cursor.skip_space();
+    cursor.eats_any(&SEPARATOR)?;
+    cursor.skip_space();
+    cursor.clone().eat_any(&[KEY, CALL_END].concat())?;
     Ok(Head::Call { name, arguments: Arguments::Parameters(parameter) })
 }
 
 /// Reads one parameter; returns `None` after the last one.
 fn parameter(cursor: &mut Cursor<'_>, tool: &Tool) -> Scan<Option<(String, Json)>> {
     cursor.skip_space();
-    if cursor.eats(CALL_END)? {
+    if cursor.eats_any(&CALL_END)? {
         return Ok(None);
     }
-    cursor.eat(KEY)?;
-    let name = cursor.until(KEY_END)?.trim().to_owned();
+    cursor.eat_any(&KEY)?;
+    let name = cursor.until_any(&KEY_END)?.trim().to_owned();
     cursor.skip_space();
-    cursor.eat(VALUE)?;
-    let value = tool.value(&name, cursor.until(VALUE_END)?);
+    cursor.eat_any(&VALUE)?;
+    let value = tool.value(&name, cursor.until_any(&VALUE_END)?);
     Ok(Some((name, value)))
 }
 
 /// Reads nothing, because the closing mark was read after the last parameter.
 pub(super) fn tail(_cursor: &mut Cursor<'_>) -> Scan<Tail> {
+    Ok(Tail::Text)
+}
+
+/// Reads the mark after all calls of Hunyuan 3, if it is there.
+pub(super) fn hunyuan_tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
+    cursor.skip_space();
+    cursor.eats_any(&CALLS_END)?;
     Ok(Tail::Text)
 }

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `json_calls` | objects with name and arguments: Hermes, Qwen, Llama, Phi, Granite, Cohere, the generic format |
 //! | `qwen_coder` | Qwen Coder's parameters between tags |
-//! | `glm` | GLM's keys and values between tags |
+//! | `glm` | keys and values between tags, of GLM and Hunyuan 3 |
 //! | `minimax` | MiniMax's blocks of calls with parameters between tags |
 //! | `mistral` | `[TOOL_CALLS]` with a list, or with names and `[ARGS]` |
 //! | `deepseek` | DeepSeek's marks, with and without a code block |
@@ -26,6 +26,8 @@
 mod apertus;
 mod call;
 mod deepseek;
+#[cfg(test)]
+mod families;
 mod form;
 mod gemma;
 mod generic;

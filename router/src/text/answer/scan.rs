@@ -70,11 +70,25 @@ impl<'a> Cursor<'a> {
         if found.contains(&Err(Miss::Short)) { Err(Miss::Short) } else { Ok(false) }
     }
 
+    /// Reads one of the texts in `literals`, which must be next.
+    pub(super) fn eat_any(&mut self, literals: &[&str]) -> Scan<()> {
+        if self.eats_any(literals)? { Ok(()) } else { Err(Miss::Other) }
+    }
+
     /// Reads up to the end of `literal`, and returns the text before `literal`.
     pub(super) fn until(&mut self, literal: &str) -> Scan<&'a str> {
         let len = self.rest().find(literal).ok_or(self.short())?;
         let before = &self.rest()[..len];
         self.at += len + literal.len();
+        Ok(before)
+    }
+
+    /// As [`Self::until`], for the first of the texts in `literals`. Two of them must not be able to overlap in a text.
+    pub(super) fn until_any(&mut self, literals: &[&str]) -> Scan<&'a str> {
+        let found = literals.iter().filter_map(|literal| Some((self.rest().find(literal)?, literal.len())));
+        let (len, literal_len) = found.min().ok_or(self.short())?;
+        let before = &self.rest()[..len];
+        self.at += len + literal_len;
         Ok(before)
     }
 

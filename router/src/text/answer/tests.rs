@@ -55,7 +55,7 @@ fn shown(events: &[AnswerEvent]) -> Vec<String> {
 }
 
 /// Checks the events of the text as a whole, in single characters, and cut in two at every position.
-fn check_form(form: &AnswerForm, text: &str, expected: &[&str]) {
+pub(super) fn check_form(form: &AnswerForm, text: &str, expected: &[&str]) {
     let whole = read(form, [text]);
     assert_eq!(shown(&whole), expected, "{text:?}");
     let characters: Vec<String> = text.chars().map(String::from).collect();
@@ -517,6 +517,11 @@ const PARTS: &[&str] = &[
     "<arg_key>city</arg_key>",
     "<arg_key>",
     "<arg_value>",
+    "<tool_calls>",
+    "</tool_calls:opensource>",
+    "<tool_call:opensource>",
+    "<tool_sep>",
+    "</arg_value:opensource>",
     "</arg_value>",
     "<minimax:tool_call>",
     "</minimax:tool_call>",

@@ -28,13 +28,16 @@ impl Thinking {
 /// The marks `<think>`, without marks around content.
 const THINK: Thinking = Thinking { open: "<think>", label: "", close: &["</think>"], content: &[] };
 
-/// The known marks. A model uses the first entry whose closing mark and marks of content are in its chat template.
-const MARKS: [Thinking; 8] = [
+/// The known marks. A model uses the first entry whose closing mark and marks of content are in its chat template, or
+/// else in a conversation that the template renders.
+const MARKS: [Thinking; 9] = [
     // Hunyuan-A13B.
     Thinking { content: &["<answer>", "</answer>"], ..THINK },
     // ERNIE 4.5 Thinking.
     Thinking { content: &["<response>", "</response>"], ..THINK },
     THINK,
+    // Published models of Hunyuan 3.
+    Thinking { open: "<think:opensource>", close: &["</think:opensource>"], ..THINK },
     Thinking { open: "[THINK]", close: &["[/THINK]"], ..THINK },
     Thinking { open: "<|START_THINKING|>", close: &["<|END_THINKING|>"], ..THINK },
     // Gemma 4 (ai.google.dev/gemma/docs/core/prompt-formatting-gemma4).

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::calls::CallShape;
 use super::{ChatEnding, ChatInputs, ChatTemplate};
-use crate::text::answer::{Format, describe_tools, format_of};
+use crate::text::answer::{Format, Thinking, describe_tools, format_of, thinking_of};
 
 pub(super) const PROBE: &str = "hilo-probe";
 
@@ -112,6 +112,12 @@ fn tools_shape(template: &ChatTemplate) -> ToolsShape {
     }
     let system = json!({"role": "system", "content": "x", "tools": json!(tools).to_string()});
     format_in(Some(system), None).map_or(ToolsShape::Nowhere, ToolsShape::SystemMessage)
+}
+
+/// Returns the marks of thoughts that a template writes into an answer, for templates that compose the marks of parts.
+pub(super) fn thinking_in_texts(template: &ChatTemplate) -> Option<&'static Thinking> {
+    let answer = json!({"role": "assistant", "content": "x", "reasoning_content": PROBE});
+    thinking_of(&probe(template, json!([{"role": "user", "content": "x"}, answer]))?)
 }
 
 /// Converts a conversation to the shapes that the template reads. Returns the format of calls that the template shows,

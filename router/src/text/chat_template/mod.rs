@@ -153,6 +153,7 @@ impl ChatTemplate {
         environment.add_template_owned(NAME, source::prepare(source)).map_err(unreadable)?;
         let mut template = Self { environment, special_tokens, shapes: Shapes::ALL, thinking: thinking_of(source) };
         template.shapes = Shapes::of(&template);
+        template.thinking = template.thinking.or_else(|| adapt::thinking_in_texts(&template));
         Ok(template)
     }
 
