@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::form::FORMATS;
 use super::tests::{check_form, tools};
 use super::*;
 use crate::text::chat_template::{ChatInputs, ChatTemplate, SpecialTokens};
@@ -77,4 +78,150 @@ fn hunyuan_3_has_marks_with_a_suffix() {
     let mut form = form_of(HY3);
     form.make_enforceable();
     assert_eq!(name_of(&form), "generic");
+}
+
+/// Returns a template with `tools` before the messages, `calls` in answers that have calls, and `prompt` at the end.
+fn template(tools: &str, calls: &str, prompt: &str) -> String {
+    let tools =
+        format!("{{% if tools %}}{tools}{{% for tool in tools %}}{{{{ tool | tojson }}}}{{% endfor %}}{{% endif %}}");
+    let calls = format!("{{% if m.tool_calls %}}{calls}{{% endif %}}");
+    format!(
+        "{tools}{{% for m in messages %}}[{{{{ m.role }}}}]{{{{ m.content }}}}{calls}[end]{{% endfor %}}\
+         {{% if add_generation_prompt %}}[assistant]{prompt}{{% endif %}}"
+    )
+}
+
+/// Checks the events of an answer, and that `parallel_tool_calls: false` ends them after the first call.
+fn check_answer(form: &AnswerForm, text: &str, expected: &[&str]) {
+    check_form(form, text, expected);
+    let first = expected.iter().position(|event| event.starts_with("get") && event.ends_with(')'));
+    let num_events = first.map_or(expected.len(), |at| at + 1);
+    check_form(&AnswerForm { has_one_call: true, ..form.clone() }, text, &expected[..num_events]);
+}
+
+const EACH_CALL: &str = "{% for c in m.tool_calls %}{% set f = c.function %}";
+
+/// The answers of `tests/tool_parsers/test_deepseekv31_tool_parser.py` of vLLM, with the thoughts of DeepSeek's
+/// description of its chat template. Unlike vLLM, the parser reads a call that lacks its first mark.
+#[test]
+fn deepseek_v3_1_has_names_without_a_kind() {
+    let calls = format!(
+        "<｜tool▁calls▁begin｜>{EACH_CALL}<｜tool▁call▁begin｜>{{{{ f.name }}}}<｜tool▁sep｜>{{{{ f.arguments }}}}\
+         <｜tool▁call▁end｜>{{% endfor %}}<｜tool▁calls▁end｜>"
+    );
+    let template = template("## Tools\n", &calls, "{% if thinking %}<think>{% else %}</think>{% endif %}");
+    let form = form_of(&template);
+    assert_eq!((name_of(&form), form.begins_in_thought), ("deepseek", false));
+    let calls = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get<｜tool▁sep｜>{\"days\":1}<｜tool▁call▁end｜>\
+        <｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{\"y\":2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+    let expected = ["some prefix text", "get({\"days\":1})", "get_time({\"y\":2})", "some suffix text"];
+    check_answer(&form, &format!("some prefix text{calls} some suffix text"), &expected);
+    let thoughtful = form_with(&template, &json!({"thinking": true}));
+    check_answer(&thoughtful, &format!("Hm.</think>{calls}"), &["~Hm.", expected[1], expected[2]]);
+    check_answer(&form, "<｜tool▁calls▁begin｜>get<｜tool▁sep｜>{\"x\":1}<｜tool▁calls▁end｜>", &["get({\"x\":1})"]);
+    let cut = "Let me look that up.<｜tool▁calls▁begin｜>get_weather";
+    check_answer(&form, cut, &[cut]);
+}
+
+/// The answers of `tests/tool_parsers/test_glm47_moe_tool_parser.py` of vLLM.
+#[test]
+fn glm_4_7_writes_calls_in_one_line() {
+    let calls = format!(
+        "{EACH_CALL}<tool_call>{{{{ f.name }}}}{{% for k, v in f.arguments.items() %}}<arg_key>{{{{ k }}}}</arg_key>\
+         <arg_value>{{{{ v }}}}</arg_value>{{% endfor %}}</tool_call>{{% endfor %}}"
+    );
+    let form = form_of(&template("# Tools\n", &calls, "<think>{# </think> #}"));
+    assert_eq!((name_of(&form), form.begins_in_thought), ("glm", true));
+    let call = |city: &str| format!("<tool_call>get<arg_key>city</arg_key><arg_value>{city}</arg_value></tool_call>");
+    let cities = [r#"get({"city": "Beijing"})"#, r#"get({"city": "Shanghai"})"#];
+    let calls = format!("{}{}", call("Beijing"), call("Shanghai"));
+    check_answer(&form, &format!("Hm.</think>{calls}"), &["~Hm.", cities[0], cities[1]]);
+    check_answer(&form, &format!("</think>Checking.{calls}"), &["Checking.", cities[0], cities[1]]);
+    check_answer(&form, "</think>  \n  <tool_call>get_time</tool_call>", &["get_time({})"]);
+    check_answer(&form, "</think><tool_call>get_time\n</tool_call>", &["get_time({})"]);
+}
+
+/// Forms of `<tool_call>` with JSON: vLLM's tests of Granite 4 (`test_granite4_tool_parser.py`) and ERNIE 4.5
+/// (`test_ernie45_moe_tool_parser.py`), and the chat template of EXAONE 4.
+#[test]
+fn granite_4_ernie_4_5_and_exaone_4_write_hermes_calls() {
+    let calls = format!(
+        "{EACH_CALL}<tool_call>\n{{\"name\": \"{{{{ f.name }}}}\", \"arguments\": {{{{ f.arguments | tojson }}}}}}\n\
+         </tool_call>{{% endfor %}}"
+    );
+    let plain = form_of(&template("<tools>\n", &calls, ""));
+    assert_eq!((name_of(&plain), plain.thinking), ("hermes", None));
+    // Granite writes spaces beside the marks, and sometimes the JSON of the arguments in a string.
+    let price = r#"<tool_call> {"name": "get", "arguments": {"city": "AAPL", "days": 2}} </tool_call>"#;
+    let text = format!(
+        "Here goes the bbox call: \n<tool_call> {} </tool_call> Now the stock price call: \n {price} See?",
+        r#"{"name": "get", "arguments": "{\"tags\": [[23.54, 43.1], [4, 5]], \"city\": \"latlong\"}"}"#
+    );
+    let expected = [
+        "Here goes the bbox call:",
+        r#"get({"tags": [[23.54, 43.1], [4, 5]], "city": "latlong"})"#,
+        "Now the stock price call:",
+        r#"get({"city": "AAPL", "days": 2})"#,
+        "See?",
+    ];
+    check_answer(&plain, &text, &expected);
+    let thoughtful = form_of(&template("<tools>\n", &calls, "<think>\n{# </think> <response> </response> #}"));
+    let call = r#"{"name": "get", "arguments": {"city": "Beijing"}}"#;
+    let calls = format!("<tool_call>\n{call}\n</tool_call>\n<tool_call>\n{call}\n</tool_call>\n");
+    let expected = ["~I need to call two tools.", r#"get({"city": "Beijing"})"#, r#"get({"city": "Beijing"})"#];
+    check_answer(&thoughtful, &format!("I need to call two tools.\n</think>\n\n{calls}"), &expected);
+    check_answer(&thoughtful, "Hm.\n</think>\n\n<response>\nIt is late.\n</response>\n", &["~Hm.", "It is late."]);
+    check_answer(&plain, &calls, &expected[1..]);
+}
+
+/// The answers of `tests/tool_parsers/test_seed_oss_tool_parser.py` of vLLM.
+#[test]
+fn seed_oss_reflects_on_its_budget() {
+    let calls = format!(
+        "{EACH_CALL}<seed:tool_call>\n<function={{{{ f.name }}}}>\n{{% for k, v in f.arguments.items() %}}\
+         <parameter={{{{ k }}}}>{{{{ v }}}}</parameter>\n{{% endfor %}}</function>\n</seed:tool_call>{{% endfor %}}"
+    );
+    let form = form_of(&template("Function:\n", &calls, "{# <seed:think> </seed:think> #}"));
+    assert_eq!((name_of(&form), form.begins_in_thought), ("seed-oss", false));
+    let call = "<seed:tool_call>\n<function=get>\n<parameter=city>Barcelona, Spain</parameter>\n</function>\n</seed:tool_call>";
+    let expected = r#"get({"city": "Barcelona, Spain"})"#;
+    check_answer(&form, call, &[expected]);
+    // Calls inside a thought are part of the thought.
+    let thought = "The budget is 512.</seed:cot_budget_reflect>\nThe format is <seed:tool_call>\n<function=get>\n</function>\n\
+        </seed:tool_call>. Wait.\n<seed:cot_budget_reflect>I have used 131 tokens.</seed:cot_budget_reflect>\nSo.";
+    let text = format!("<seed:think>{thought}</seed:think>\n{call}");
+    check_answer(&form, &text, &[&format!("~{thought}"), expected]);
+}
+
+/// The chat templates of Phi 4 and of Hunyuan's dense models have no place for tools.
+#[test]
+fn phi_4_and_dense_hunyuan_models_get_tools_as_text() {
+    for template in [
+        "{% for m in messages %}<|im_start|>{{ m.role }}<|im_sep|>{{ m.content }}<|im_end|>{% endfor %}\
+         <|im_start|>assistant<|im_sep|>",
+        "{% for m in messages %}<｜hy_{{ m.role }}｜>{{ m.content }}{% endfor %}<｜hy_Assistant｜>\
+         {% if enable_thinking is false %}<think>\n\n</think>\n{% endif %}",
+    ] {
+        let form = form_of(template);
+        assert_eq!(name_of(&form), "generic");
+        let call = "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": \"a\"}}\n</tool_call>";
+        let expected = r#"get({"city": "a"})"#;
+        check_answer(&form, &format!("Sure.\n{call}\n{call}"), &["Sure.", expected, expected]);
+        if form.thinking.is_some() {
+            check_answer(&form, &format!("<think>\nHm.\n</think>\n{call}"), &["~Hm.", expected]);
+        }
+    }
+}
+
+/// Forced calls are read with the format whose syntax the grammar enforces.
+#[test]
+fn forced_calls_are_read() {
+    for format in &FORMATS {
+        let mut form = AnswerForm { tools: Tools::new(&tools()).into(), format: Some(format), ..AnswerForm::default() };
+        let CallSyntax { begin, before_name, before_arguments, after_arguments, separator, end } =
+            form.make_enforceable();
+        let call = |name: &str| format!("{before_name}{name}{before_arguments}{{\"city\": \"a\"}}{after_arguments}");
+        let text = format!("{begin}{}{separator}{}{end}", call("get"), call("get_time"));
+        check_answer(&form, &text, &[r#"get({"city": "a"})"#, r#"get_time({"city": "a"})"#]);
+    }
 }
