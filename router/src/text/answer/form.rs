@@ -10,7 +10,8 @@ use super::scan::{Cursor, Scan};
 use super::thinking::Thinking;
 use super::tools::Tools;
 use super::{
-    apertus, deepseek, gemma, glm, harmony, json_calls, kimi, llama4, minimax, mistral, qwen_coder, tool_code,
+    apertus, deepseek, gemma, glm, harmony, hyperclova, json_calls, kimi, llama4, minimax, mistral, qwen_coder, solar,
+    tool_code,
 };
 
 /// A format in which models write calls.
@@ -86,7 +87,7 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 static GENERIC_CALLS: Format = GENERIC;
 
 /// The known formats. A chat template uses the first one that matches.
-pub(super) static FORMATS: [Format; 22] = [
+pub(super) static FORMATS: [Format; 32] = [
     Format {
         name: "harmony",
         prompt_has: &["<|channel|>", "<|message|>"],
@@ -97,6 +98,29 @@ pub(super) static FORMATS: [Format; 22] = [
         tail: harmony::tail,
         messages: Some(harmony::MESSAGES),
         syntax: Some(harmony::SYNTAX),
+        ..GENERIC
+    },
+    Format {
+        name: "solar",
+        prompt_has: &["<|tool_call:begin|>", "<|tool_call:args|>"],
+        openers: &solar::OPENERS,
+        marks: &solar::MARKS,
+        head: solar::head,
+        tail: solar::tail,
+        messages: Some(solar::MESSAGES),
+        new_id: |_, _| solar::call_id(),
+        syntax: Some(solar::SYNTAX),
+        ..GENERIC
+    },
+    Format {
+        name: "hyperclova",
+        prompt_has: &["<|im_start|>assistant -> tool/function_call"],
+        openers: &hyperclova::OPENERS,
+        first_openers: &hyperclova::FIRST_OPENERS,
+        marks: &[],
+        head: hyperclova::head,
+        messages: Some(hyperclova::MESSAGES),
+        syntax: Some(hyperclova::SYNTAX),
         ..GENERIC
     },
     Format {
@@ -191,6 +215,46 @@ pub(super) static FORMATS: [Format; 22] = [
         ..GENERIC
     },
     Format {
+        name: "longcat-keys",
+        prompt_has: &[glm::LONGCAT_CALL, "<longcat_arg_key>"],
+        openers: &[glm::LONGCAT_CALL],
+        marks: &glm::LONGCAT_MARKS,
+        head: glm::longcat_head,
+        tail: glm::longcat_tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "longcat",
+        prompt_has: &[glm::LONGCAT_CALL],
+        openers: &[glm::LONGCAT_CALL],
+        marks: &glm::LONGCAT_MARKS,
+        head: glm::longcat_head,
+        tail: glm::longcat_tail,
+        syntax: Some(glm::LONGCAT_SYNTAX),
+        ..GENERIC
+    },
+    Format {
+        name: "step",
+        prompt_has: &[minimax::STEP_INVOKE],
+        openers: &minimax::STEP_OPENERS,
+        marks: &minimax::STEP_MARKS,
+        head: minimax::step_head,
+        tail: minimax::step_tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "dots",
+        prompt_has: &[minimax::DOTS_CALLS, "<invoke name="],
+        openers: &[minimax::DOTS_CALLS],
+        marks: &[minimax::DOTS_CALLS_END],
+        head: minimax::head,
+        tail: minimax::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
         name: "minimax",
         prompt_has: &[minimax::CALLS, "<invoke name="],
         openers: &[minimax::CALLS],
@@ -228,6 +292,39 @@ pub(super) static FORMATS: [Format; 22] = [
         head: tool_code::head,
         tail: tool_code::tail,
         syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "olmo",
+        prompt_has: &["<function_calls>", "</function_calls>"],
+        openers: &["<function_calls>"],
+        marks: &["</function_calls>"],
+        head: tool_code::head,
+        tail: tool_code::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "nemotron",
+        prompt_has: &["<TOOLCALL>[", "</TOOLCALL>"],
+        openers: &["<TOOLCALL>"],
+        marks: &["</TOOLCALL>"],
+        syntax: Some(CallSyntax { begin: "<TOOLCALL>[", end: "]</TOOLCALL>", ..LIST }),
+        ..GENERIC
+    },
+    Format {
+        name: "internlm",
+        prompt_has: &["<|action_start|><|plugin|>"],
+        openers: &["<|action_start|><|plugin|>"],
+        marks: &["<|action_start|>", "<|plugin|>", "<|action_end|>"],
+        syntax: Some(CallSyntax {
+            begin: "",
+            before_name: "<|action_start|><|plugin|>\n{\"name\": \"",
+            after_arguments: "}<|action_end|>",
+            separator: "",
+            end: "",
+            ..LIST
+        }),
         ..GENERIC
     },
     Format {
@@ -279,6 +376,13 @@ pub(super) static FORMATS: [Format; 22] = [
         ..GENERIC
     },
     Format { name: "hermes", prompt_has: &["<tool_call>", "\"arguments\": "], ..GENERIC },
+    Format {
+        name: "xlam",
+        prompt_has: &["[{\"name\": \"tool_call_name\", \"arguments\": "],
+        first_openers: &["["],
+        syntax: Some(LIST),
+        ..GENERIC
+    },
     Format {
         name: "llama4",
         prompt_has: &["<|header_start|>", "<|header_end|>"],

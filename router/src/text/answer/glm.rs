@@ -1,24 +1,28 @@
-//! Calls of GLM 4.5 and later and of Hunyuan 3: the name after `<tool_call>`, then a key and an unquoted value between
-//! tags for each parameter. The tool's schema says what type a value has.
+//! Calls of GLM 4.5 and later, Hunyuan 3 and LongCat: the name after `<tool_call>`, then a key and an unquoted value
+//! between tags for each parameter. The tool's schema says what type a value has.
 //!
 //! Hunyuan 3 has all calls between `<tool_calls>` and its closing mark, and `<tool_sep>` after the name. Published
-//! models of Hunyuan have marks such as `<tool_call:opensource>`.
+//! models of Hunyuan have marks such as `<tool_call:opensource>`. LongCat has marks such as `<longcat_tool_call>`, and a
+//! JSON object between the marks of a call may be in the place of its name and parameters.
 
 use serde_json::Value as Json;
 
-use super::call::{Arguments, Head, Tail};
+use super::call::{Arguments, CallSyntax, Head, Tail};
+use super::json_calls;
 use super::scan::{Cursor, Scan};
 use super::tools::{Tool, Tools};
 
 const CALLS: [&str; 2] = ["<tool_calls>", "<tool_calls:opensource>"];
 const CALLS_END: [&str; 2] = ["</tool_calls>", "</tool_calls:opensource>"];
 const CALL: [&str; 2] = ["<tool_call>", "<tool_call:opensource>"];
-const CALL_END: [&str; 2] = ["</tool_call>", "</tool_call:opensource>"];
+const CALL_END: [&str; 3] = ["</tool_call>", "</tool_call:opensource>", LONGCAT_CALL_END];
 const SEPARATOR: [&str; 2] = ["<tool_sep>", "<tool_sep:opensource>"];
-const KEY: [&str; 2] = ["<arg_key>", "<arg_key:opensource>"];
-const KEY_END: [&str; 2] = ["</arg_key>", "</arg_key:opensource>"];
-const VALUE: [&str; 2] = ["<arg_value>", "<arg_value:opensource>"];
-const VALUE_END: [&str; 2] = ["</arg_value>", "</arg_value:opensource>"];
+const KEY: [&str; 3] = ["<arg_key>", "<arg_key:opensource>", "<longcat_arg_key>"];
+const KEY_END: [&str; 3] = ["</arg_key>", "</arg_key:opensource>", "</longcat_arg_key>"];
+const VALUE: [&str; 3] = ["<arg_value>", "<arg_value:opensource>", "<longcat_arg_value>"];
+const VALUE_END: [&str; 3] = ["</arg_value>", "</arg_value:opensource>", "</longcat_arg_value>"];
+pub(super) const LONGCAT_CALL: &str = "<longcat_tool_call>";
+pub(super) const LONGCAT_CALL_END: &str = "</longcat_tool_call>";
 pub(super) const MARKS: [&str; 5] = [CALL_END[0], KEY[0], KEY_END[0], VALUE[0], VALUE_END[0]];
 pub(super) const HUNYUAN_OPENERS: [&str; 4] = [CALLS[0], CALLS[1], CALL[0], CALL[1]];
 pub(super) const HUNYUAN_MARKS: [&str; 14] = [
@@ -37,6 +41,16 @@ pub(super) const HUNYUAN_MARKS: [&str; 14] = [
     VALUE_END[0],
     VALUE_END[1],
 ];
+
+pub(super) const LONGCAT_MARKS: [&str; 5] = [LONGCAT_CALL_END, KEY[2], KEY_END[2], VALUE[2], VALUE_END[2]];
+pub(super) const LONGCAT_SYNTAX: CallSyntax = CallSyntax {
+    begin: "",
+    before_name: "<longcat_tool_call>\n{\"name\": \"",
+    before_arguments: "\", \"arguments\": ",
+    after_arguments: "}\n</longcat_tool_call>",
+    separator: "\n",
+    end: "",
+};
 
 pub(super) fn head(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     cursor.skip_space();
@@ -77,4 +91,17 @@ pub(super) fn hunyuan_tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.skip_space();
     cursor.eats_any(&CALLS_END)?;
     Ok(Tail::Text)
+}
+
+/// As [`head`], or reads a JSON object up to its arguments.
+pub(super) fn longcat_head(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
+    cursor.skip_space();
+    if cursor.peek()? == '{' { json_calls::head(opener, cursor, tools) } else { head(opener, cursor, tools) }
+}
+
+/// Reads the rest of the call if a bracket or another key shows that it is a JSON object.
+pub(super) fn longcat_tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
+    cursor.skip_space();
+    let is_object = cursor.clone().eats_any(&["}", ",\"", ", \""])?;
+    if is_object { json_calls::tail(cursor) } else { Ok(Tail::Text) }
 }

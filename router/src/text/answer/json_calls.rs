@@ -6,7 +6,7 @@
 use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
 use super::tools::Tools;
-use super::{apertus, llama4};
+use super::{apertus, glm, llama4};
 
 const NAME_KEYS: [&str; 2] = ["name", "tool_name"];
 const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
@@ -14,8 +14,17 @@ const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
 const OTHER_KEYS: [&str; 3] = ["id", "tool_call_id", "type"];
 
 /// Marks that may follow the last call.
-const CLOSERS: [&str; 6] =
-    ["</tool_call>", "</tool_calls>", "<|/tool_call|>", "<|END_ACTION|>", apertus::CALLS_END, llama4::PYTHON_END];
+const CLOSERS: [&str; 9] = [
+    "</tool_call>",
+    "</tool_calls>",
+    "<|/tool_call|>",
+    "<|END_ACTION|>",
+    "</TOOLCALL>",
+    "<|action_end|>",
+    glm::LONGCAT_CALL_END,
+    apertus::CALLS_END,
+    llama4::PYTHON_END,
+];
 
 /// Reads an object, or the first object of a list, as [`object`] does.
 pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {

@@ -7,21 +7,23 @@
 //! |---|---|
 //! | `json_calls` | objects with name and arguments: Hermes, Qwen, Llama, Phi, Granite, Cohere, the generic format |
 //! | `qwen_coder` | Qwen Coder's parameters between tags |
-//! | `glm` | keys and values between tags, of GLM and Hunyuan 3 |
-//! | `minimax` | MiniMax's blocks of calls with parameters between tags |
+//! | `glm` | keys and values between tags, of GLM, Hunyuan 3 and LongCat |
+//! | `minimax` | blocks of calls with parameters between tags, of MiniMax, dots and Step 3 |
 //! | `mistral` | `[TOOL_CALLS]` with a list, or with names and `[ARGS]` |
 //! | `deepseek` | DeepSeek's marks, with and without a code block |
 //! | `kimi` | Kimi K2's marks |
 //! | `gemma` | `call:name{…}` of FunctionGemma and Gemma 4 |
 //! | `llama4` | Python's calls in a list, or JSON objects, of Llama 4 |
-//! | `tool_code` | Python's calls in a block `tool_code`, of Gemma 3 |
+//! | `tool_code` | Python's calls in a block, of Gemma 3 and OLMo 3 |
 //! | `harmony` | channels of gpt-oss, thoughts among them |
+//! | `solar` | messages of Solar Open, thoughts among them |
+//! | `hyperclova` | messages of HyperCLOVA X, thoughts among them |
 //!
 //! A call counts only if the request has a tool of its name. Other text that looks like the start of a call is content,
-//! including its mark, except for the marks and headers of `harmony`. A call that has begun stays a call, even if its
-//! arguments are cut off or not JSON. If all marks of `harmony` are special tokens, the same text in ordinary tokens is
-//! no mark (`spelled`). White space beside a mark belongs to the mark. The result does not depend on how the received
-//! text was cut into pieces.
+//! including its mark, except for the marks and headers of messages. A call that has begun stays a call, even if its
+//! arguments are cut off or not JSON. If all openers of a format with messages are special tokens, the same text in
+//! ordinary tokens is no mark (`spelled`). White space beside a mark belongs to the mark. The result does not depend on
+//! how the received text was cut into pieces.
 
 mod apertus;
 mod call;
@@ -33,6 +35,7 @@ mod gemma;
 mod generic;
 mod glm;
 mod harmony;
+mod hyperclova;
 mod json_calls;
 mod json_value;
 mod kimi;
@@ -40,10 +43,13 @@ mod llama4;
 mod minimax;
 mod mistral;
 mod parser;
+#[cfg(test)]
+mod pieces;
 mod qwen_coder;
 #[cfg(test)]
 mod recorded;
 mod scan;
+mod solar;
 mod spelled;
 #[cfg(test)]
 mod tests;

@@ -30,7 +30,7 @@ const THINK: Thinking = Thinking { open: "<think>", label: "", close: &["</think
 
 /// The known marks. A model uses the first entry whose closing mark and marks of content are in its chat template, or
 /// else in a conversation that the template renders.
-const MARKS: [Thinking; 9] = [
+const MARKS: [Thinking; 10] = [
     // Hunyuan-A13B.
     Thinking { content: &["<answer>", "</answer>"], ..THINK },
     // ERNIE 4.5 Thinking.
@@ -38,6 +38,7 @@ const MARKS: [Thinking; 9] = [
     THINK,
     // Published models of Hunyuan 3.
     Thinking { open: "<think:opensource>", close: &["</think:opensource>"], ..THINK },
+    Thinking { open: "<longcat_think>", close: &["</longcat_think>"], ..THINK },
     Thinking { open: "[THINK]", close: &["[/THINK]"], ..THINK },
     Thinking { open: "<|START_THINKING|>", close: &["<|END_THINKING|>"], ..THINK },
     // Gemma 4 (ai.google.dev/gemma/docs/core/prompt-formatting-gemma4).

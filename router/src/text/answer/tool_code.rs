@@ -1,4 +1,5 @@
-//! Gemma 3's calls: Python with keyword arguments, in a block ```` ```tool_code ````.
+//! Calls that are Python with keyword arguments, one in a line: Gemma 3's in a block ```` ```tool_code ````, and
+//! OLMo 3's between `<function_calls>` and its closing mark.
 
 use serde_json::{Map, Value as Json};
 
@@ -6,7 +7,7 @@ use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
 use super::tools::Tools;
 
-const BLOCK_END: &str = "```";
+const BLOCK_ENDS: [&str; 2] = ["```", "</function_calls>"];
 const MAX_DEPTH: usize = 64;
 
 pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
@@ -36,7 +37,7 @@ pub(super) fn call(cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
 /// Reads the end of the block. If other text comes first, it is read as another call.
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.skip_space();
-    if cursor.eats(BLOCK_END)? {
+    if cursor.eats_any(&BLOCK_ENDS)? {
         return Ok(Tail::Text);
     }
     match cursor.peek() {
