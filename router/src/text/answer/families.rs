@@ -1,12 +1,20 @@
 //! Tests that the format of a family of models is recognized in a chat template like that of the family, and that
 //! answers in the forms of the family's documentation are read, however they are cut into pieces.
 
+use std::sync::Arc;
+
+use model_files::ModelFiles;
 use serde_json::{Map, Value as Json, json};
 
 use super::form::FORMATS;
 use super::tests::{check_form, tools};
 use super::*;
+use crate::grammar::{self, GrammarCompiler};
+use crate::testing::VOCAB_SIZE;
+use crate::text::Tokenizer;
 use crate::text::chat_template::{ChatInputs, ChatTemplate, SpecialTokens};
+
+const EOS: u32 = 1;
 
 /// Returns the form of answers to a conversation with tools, for a chat template with variables.
 fn form_with(template: &str, variables: &Json) -> AnswerForm {
@@ -216,16 +224,33 @@ fn some_families_get_tools_as_text() {
     }
 }
 
-/// Forced calls are read with the format whose syntax the grammar enforces.
-#[test]
-fn forced_calls_are_read() {
+/// The grammar allows calls of every format, after a thought if there are marks for it, and the calls are read.
+#[tokio::test]
+async fn forced_calls_are_allowed_and_read() {
+    let tokenizer = Arc::new(Tokenizer::load(&ModelFiles::Demo).unwrap());
+    let compiler = GrammarCompiler::new(Arc::clone(&tokenizer), VOCAB_SIZE, vec![EOS], 256 << 20);
     for format in &FORMATS {
         let mut form = AnswerForm { tools: Tools::new(&tools()).into(), format: Some(format), ..AnswerForm::default() };
-        let CallSyntax { begin, before_name, before_arguments, after_arguments, separator, end } =
-            form.make_enforceable();
+        let syntax = form.make_enforceable();
+        let CallSyntax { begin, before_name, before_arguments, after_arguments, separator, end } = syntax;
         let call = |name: &str| format!("{before_name}{name}{before_arguments}{{\"city\": \"a\"}}{after_arguments}");
         let text = format!("{begin}{}{separator}{}{end}", call("get"), call("get_time"));
-        check_answer(&form, &text, &[r#"get({"city": "a"})"#, r#"get_time({"city": "a"})"#]);
+        let calls = [r#"get({"city": "a"})"#, r#"get_time({"city": "a"})"#];
+        check_answer(&form, &text, &calls);
+        let thought = form.thought_marks().map(|(open, close)| format!("{}Hm.{close}", open.unwrap_or_default()));
+        if let Some(thought) = &thought {
+            check_answer(&form, &format!("{thought}{text}"), &["~Hm.", calls[0], calls[1]]);
+        }
+        let grammar = Arc::new(grammar::calls(&form, syntax, None).unwrap());
+        let compiled = compiler.compile(&grammar).await.unwrap();
+        for text in [Some(text.clone()), thought.map(|thought| format!("{thought}{text}"))].into_iter().flatten() {
+            let (mut matcher, mut mask) = compiled.begin().unwrap();
+            for token in tokenizer.tokenize_bare(&text).unwrap() {
+                assert!(mask[token as usize / 8] >> (token % 8) & 1 == 1, "{}: {text:?} at {token}", format.name);
+                mask = matcher.advance(token).unwrap();
+            }
+            assert!(mask[EOS as usize / 8] >> (EOS % 8) & 1 == 1, "{}: {text:?}", format.name);
+        }
     }
 }
 

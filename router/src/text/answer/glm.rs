@@ -2,8 +2,8 @@
 //! between tags for each parameter. The tool's schema says what type a value has.
 //!
 //! Hunyuan 3 has all calls between `<tool_calls>` and its closing mark, and `<tool_sep>` after the name. Published
-//! models of Hunyuan have marks such as `<tool_call:opensource>`. LongCat has marks such as `<longcat_tool_call>`, and a
-//! JSON object between the marks of a call may be in the place of its name and parameters.
+//! models of Hunyuan have marks such as `<tool_call:opensource>`. LongCat has marks such as `<longcat_tool_call>`, and
+//! a JSON object may replace the name and the parameters of a call.
 
 use serde_json::Value as Json;
 

@@ -1,5 +1,5 @@
-//! The messages of HyperCLOVA X SEED Think 14B. Headers are the role of the assistant, followed by `/think` for a thought
-//! or by ` -> tool/function_call` for a list of calls. The prompt ends after the role of the first message.
+//! The messages of HyperCLOVA X SEED Think 14B. A header has the role of the assistant, then `/think` before a thought
+//! or ` -> tool/function_call` before a list of calls. The prompt ends after the role of the first message.
 
 use super::call::{CallSyntax, Head, MessageSyntax};
 use super::json_calls;

@@ -1,5 +1,5 @@
-//! Solar Open's messages: thoughts after `<|think|>`, content after `<|content|>`, and calls after `<|tool_calls|>`, each
-//! call with an id, a name and arguments between marks. The prompt ends after the role of the first message.
+//! Solar Open's messages: thoughts after `<|think|>`, content after `<|content|>`, and calls after `<|tool_calls|>`.
+//! Each call has an id, a name and arguments between marks. The prompt ends after the role of the first message.
 
 use super::call::{Arguments, CallSyntax, Head, MessageSyntax, Tail};
 use super::scan::{Cursor, Scan};
