@@ -369,6 +369,38 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
+    fn look_up(
+        self,
+        (low, shift): (&[u32; LANES], usize),
+        high: Option<(&[u32; LANES], usize)>,
+        table: &[u16; 64],
+    ) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512 with BW; the table holds the 128 bytes that are read.
+        unsafe {
+            let low = _mm512_srlv_epi16(self.load_words(low), _mm512_set1_epi16(shift as i16));
+            let first = _mm512_loadu_si512(table.as_ptr().cast());
+            // The permutations read only the lowest 5 or 6 bits.
+            let Some((high, high_shift)) = high else { return _mm512_permutexvar_epi16(low, first) };
+            let high = self.load_words(high);
+            let high = if high_shift < 4 {
+                _mm512_sllv_epi16(high, _mm512_set1_epi16((4 - high_shift) as i16))
+            } else {
+                _mm512_srlv_epi16(high, _mm512_set1_epi16((high_shift - 4) as i16))
+            };
+            let mask = _mm512_set1_epi16(15);
+            let index = _mm512_or_si512(_mm512_and_si512(mask, low), _mm512_andnot_si512(mask, high));
+            let second = _mm512_loadu_si512(table.as_ptr().add(2 * LANES).cast());
+            _mm512_permutex2var_epi16(first, index, second)
+        }
+    }
+
+    #[inline(always)]
+    fn pair_floats(self, low: __m512, high: __m512) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_or_si512(_mm512_srli_epi32::<16>(_mm512_castps_si512(low)), _mm512_castps_si512(high)) }
+    }
+
+    #[inline(always)]
     fn round_halves(self, low: __m512, high: __m512, to: &mut Line) {
         if !Self::HAS_BF16 {
             return round_halves(self, low, high, to);

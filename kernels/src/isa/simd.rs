@@ -189,6 +189,32 @@ pub(crate) trait Simd: Copy {
         self.to_floats(self.load_integers(&bits))
     }
 
+    /// Returns elements of `table` for the halves of words, two in each word. The lowest 4 bits of an index are in the
+    /// words of `low`, at the given position in each half. If there is `high`, 1 or 2 further bits are in its words, below bits of no meaning.
+    /// The table repeats if indices have fewer than 6 bits.
+    ///
+    /// # Panics
+    /// When [`Simd::HAS_PAIRS`] is false.
+    #[inline(always)]
+    fn look_up(
+        self,
+        _low: (&[u32; LANES], usize),
+        _high: Option<(&[u32; LANES], usize)>,
+        _table: &[u16; 64],
+    ) -> Self::Integers {
+        unreachable!("weights are laid out for the instruction set")
+    }
+
+    /// Returns two numbers in each word, as bf16: those of `low` in the low halves. The numbers must be ones that bf16
+    /// has.
+    ///
+    /// # Panics
+    /// When [`Simd::HAS_PAIRS`] is false.
+    #[inline(always)]
+    fn pair_floats(self, _low: Self::Vector, _high: Self::Vector) -> Self::Integers {
+        unreachable!("weights are laid out for the instruction set")
+    }
+
     /// Rounds the lanes of two vectors to the nearest bf16, and stores those of `low` in the low halves of words and
     /// those of `high` in the high halves. Subnormals may become zero.
     #[inline(always)]

@@ -37,6 +37,9 @@ pub(super) struct Blocks {
     rows: Vec<RowNumbers>,
     /// For int4 weights, the start values of the sums of each group, in the order of `lines`.
     starts: Vec<[u32; STEP_GROUPS]>,
+    /// For weights with least numbers, the sums of x for each half of a line, in the order of `lines`: those of the half
+    /// or, if the halves share their scales, those of the line.
+    sums: Vec<[f32; 2]>,
 }
 
 /// The scale and the sum of the integers of a row.
@@ -55,6 +58,8 @@ pub(super) struct BlockOfX<'a> {
     pub(super) lines: &'a [Line],
     /// `[steps][rows]`, or empty.
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
+    /// `[steps][rows]`, or empty.
+    pub(super) sums: &'a [[f32; 2]],
 }
 
 /// A block whose rows are to be rounded: to bf16 for bf16 and narrow weights, otherwise to int8.
@@ -68,6 +73,8 @@ struct Round<'a> {
     rows: &'a mut [RowNumbers],
     /// The start values in the order of `lines`, or empty.
     starts: &'a mut [[u32; STEP_GROUPS]],
+    /// The sums in the order of `lines`, or empty.
+    sums: &'a mut [[f32; 2]],
 }
 
 impl Blocks {
@@ -76,19 +83,21 @@ impl Blocks {
         let num_parts = if format == Format::Int8 { isa.dot_parts() } else { 1 };
         let Self { mut lines, block_rows, block_len, mut rows, .. } =
             Self::unwritten((format, num_parts), x.len() / num_inputs, num_inputs);
-        let num_starts = if format == Format::Int4 { rows.len() / block_rows * block_len } else { 0 };
-        let mut starts = vec![[0; STEP_GROUPS]; num_starts];
-        let mut rest = starts.as_mut_slice();
+        let num_lines = rows.len() / block_rows * block_len;
+        let mut starts = vec![[0; STEP_GROUPS]; if format == Format::Int4 { num_lines } else { 0 }];
+        let mut sums = vec![[0.0; 2]; if format.takes_sums(isa) { num_lines } else { 0 }];
+        let (mut rest, mut rest_of_sums) = (starts.as_mut_slice(), sums.as_mut_slice());
         let blocks =
             lines.chunks_mut(block_len).zip(rows.chunks_mut(block_rows)).zip(x.chunks(block_rows * num_inputs));
         let blocks = blocks.map(|((lines, rows), x)| {
             let starts = rest.split_off_mut(..block_len.min(rest.len())).unwrap_or_default();
-            Round { format, x, num_inputs, num_parts, block_rows, lines, rows, starts }
+            let sums = rest_of_sums.split_off_mut(..block_len.min(rest_of_sums.len())).unwrap_or_default();
+            Round { format, x, num_inputs, num_parts, block_rows, lines, rows, starts, sums }
         });
         let blocks: Vec<Round<'_>> = blocks.collect();
         let min_blocks = if is_small { blocks.len().max(1) } else { 1 };
         blocks.into_par_iter().with_min_len(min_blocks).for_each(|block| isa.run(block));
-        Self { lines, num_parts, block_rows, block_len, rows, starts }
+        Self { lines, num_parts, block_rows, block_len, rows, starts, sums }
     }
 
     /// Returns blocks for `num_rows` rows, with arbitrary values and with scales of 1.
@@ -103,7 +112,7 @@ impl Blocks {
         let lines = kept.pop().filter(|lines| lines.len() >= len).unwrap_or_else(|| Lines::zeros(len));
         SCRATCH.set(kept);
         let rows = vec![RowNumbers { scale: 1.0, sum: 0 }; num_blocks * block_rows];
-        Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new() }
+        Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new(), sums: Vec::new() }
     }
 
     /// Returns the number of rows of each block when x has `num_rows` rows. The rows are spread over the blocks almost
@@ -143,7 +152,8 @@ impl Blocks {
         let step_len = self.block_rows * self.num_parts;
         let lines = first + steps.start * step_len..first + steps.end * step_len;
         let starts = if self.starts.is_empty() { &[] } else { &self.starts[lines.clone()] };
-        BlockOfX { lines: &self.lines[lines], starts }
+        let sums = if self.sums.is_empty() { &[] } else { &self.sums[lines.clone()] };
+        BlockOfX { lines: &self.lines[lines], starts, sums }
     }
 
     /// Returns the scales and sums of the rows of a block.
@@ -165,6 +175,15 @@ impl Kernel for Round<'_> {
                 self.rows[row] = int8_row(x, lines);
             }
         }
+        let shares_scales = matches!(self.format, Format::Narrow(narrow) if narrow.num_scales() == 1);
+        for (line, sums) in self.lines.iter().zip(self.sums) {
+            for (sum, words) in sums.iter_mut().zip(line.0.as_chunks().0) {
+                *sum = sum_of_pairs(words);
+            }
+            if shares_scales {
+                *sums = [sums[0] + sums[1]; 2];
+            }
+        }
         for (line, starts) in self.lines.iter().zip(self.starts) {
             let (quads, _) = line.0.as_chunks::<{ 16 / STEP_GROUPS }>();
             for (start, quads) in starts.iter_mut().zip(quads) {
@@ -181,6 +200,18 @@ fn bf16_row<'a, S: Simd>(simd: S, x: &[f32], lines: impl Iterator<Item = &'a mut
     for (lines, values) in lines.zip(whole.iter().chain(&rest)) {
         simd.round_to_bf16(values, &mut lines[0]);
     }
+}
+
+/// Returns the sum of pairs of bf16 values.
+#[inline(always)]
+fn sum_of_pairs(words: &[u32; 8]) -> f32 {
+    let mut sums = words.map(|word| f32::from_bits(word << 16) + f32::from_bits(word & 0xffff_0000));
+    for len in [4, 2, 1] {
+        for i in 0..len {
+            sums[i] += sums[i + len];
+        }
+    }
+    sums[0]
 }
 
 /// Quantizes a row to int8. The loops are plain and each handles the values of one line, so that the compiler

@@ -1,7 +1,7 @@
 //! The layout in cache lines of weights in blocks (`numbers::blocks`), and their conversion to the nearest bf16.
 //!
-//! Entry points: [`num_head_lines`], [`step_lines`], [`pack`], [`copy_row`], [`unpack_step`] for `tiled`,
-//! [`UnpackPanel`] for `tile`.
+//! Entry points: [`num_head_lines`], [`step_lines`], [`pack`], [`copy_row`]; [`scales`] and [`pairs`] for `level_tile`,
+//! [`unpack_step`] for tiles, [`UnpackPanel`] for `tile`.
 //!
 //! A step is a group of 32 inputs, for 32 outputs. It has a line with a number of 16 bits for each output, then the
 //! lines of levels. The number is the head of the block or, if blocks have several groups, the factors of the group;
@@ -9,13 +9,14 @@
 //! numbers of heads after each line of first numbers. Word i of a line has the number of output i in its low half, and
 //! that of output i + 16 in its high half.
 //!
-//! The lines of levels are `[2 tiles][lines][16 outputs]`; a word has adjacent inputs of one output, the first in its
-//! lowest bits. Levels of 4 bits have 4 lines for each tile, and those of 8 bits have 8. Levels of 5 and 6 bits have
-//! their lower 4 bits in such lines, and their upper bits in further lines, `[2 tiles][1 or 2 lines][16 outputs]`.
+//! The lines of levels are `[2 tiles][lines][16 outputs]`; a word has adjacent inputs of one output, at the positions of
+//! `narrow::position`. Levels of 4 bits have 4 lines for each tile, and those of 8 bits have 8. Levels of 5 and 6 bits
+//! have their lower 4 bits in such lines, and their upper bits in further lines, `[2 tiles][1 or 2 lines][16 outputs]`.
 
 use half::{bf16, f16};
 use numbers::blocks::{BlockType, GROUP, Group, HALF_GROUP, ZERO_FACTOR};
 
+use super::narrow::{Scales, TABLE_LEN, position};
 use super::packed_weight::PANEL_OUTPUTS;
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Line, TILE_SIZE};
@@ -23,12 +24,26 @@ use crate::lines::{Line, TILE_SIZE};
 /// The number of tiles of a panel.
 const PANEL_TILES: usize = PANEL_OUTPUTS / TILE_SIZE;
 /// The number of lines of levels of 4 bits, for a tile.
-const NIBBLE_LINES: usize = GROUP / 8;
+const NIBBLE_LINES: usize = GROUP / LINE_NIBBLES;
 /// The number of inputs that a line of levels of 4 bits has.
-const LINE_NIBBLES: usize = GROUP / NIBBLE_LINES;
+const LINE_NIBBLES: usize = 8;
 
-/// The scales and the negated least numbers of a tile's outputs, for each half of a group.
-type Steps<V> = [(V, V); 2];
+/// The levels of each type as bf16, less the level that stands for 0. A table repeats them up to its length.
+static TABLES: [[u16; TABLE_LEN]; BlockType::ALL.len()] = {
+    let mut tables = [[0; TABLE_LEN]; BlockType::ALL.len()];
+    let mut kind = 0;
+    while kind < tables.len() {
+        let mut i = 0;
+        while i < TABLE_LEN {
+            let level = i % (1 << BlockType::ALL[kind].level_bits());
+            let float = level as f32 - BlockType::ALL[kind].zero_level();
+            tables[kind][i] = (float.to_bits() >> 16) as u16;
+            i += 1;
+        }
+        kind += 1;
+    }
+    tables
+};
 
 /// The lines of a step, without its heads.
 #[derive(Clone, Copy)]
@@ -97,7 +112,7 @@ fn set_words(lines: &mut [Line], (tile, column): (usize, usize), num_bits: usize
     for (line, levels) in lines[tile * num_bits..].iter_mut().zip(levels.chunks_exact(num_levels)) {
         let mut word = 0;
         for (i, level) in levels.iter().enumerate() {
-            word |= (u32::from(*level) & ((1 << num_bits) - 1)) << (i * num_bits);
+            word |= (u32::from(*level) & ((1 << num_bits) - 1)) << position(i, num_bits);
         }
         line.0[column] = word;
     }
@@ -136,15 +151,16 @@ impl Places {
     #[inline(always)]
     fn of(bits: usize, tile: usize, input: usize) -> Self {
         if bits == 8 {
-            return Self { low: (tile * 8 + input / 4, input % 4 * 8), high: None };
+            return Self { low: (tile * 8 + input / 4, position(input % 4, 8)), high: None };
         }
+        let low = (tile * NIBBLE_LINES + input / LINE_NIBBLES, position(input % LINE_NIBBLES, 4));
         let upper_bits = bits - 4;
-        let bit = upper_bits * input;
-        let high = (PANEL_TILES * NIBBLE_LINES + tile * upper_bits + bit / 32, bit % 32);
-        Self {
-            low: (tile * NIBBLE_LINES + input / LINE_NIBBLES, input % LINE_NIBBLES * 4),
-            high: (upper_bits > 0).then_some(high),
+        if upper_bits == 0 {
+            return Self { low, high: None };
         }
+        let line_levels = u32::BITS as usize / upper_bits;
+        let line = PANEL_TILES * NIBBLE_LINES + tile * upper_bits + input / line_levels;
+        Self { low, high: Some((line, position(input % line_levels, upper_bits))) }
     }
 
     /// Returns the level of the output `column` in the lines of a step; `bits` is that of [`Places::of`].
@@ -173,6 +189,36 @@ pub(super) fn unpack_step<S: Simd>(simd: S, kind: BlockType, heads: (&[Line], us
     }
 }
 
+/// Returns the scales of a tile's outputs in the step `idx` of a panel, and the lines of its levels.
+#[inline(always)]
+pub(super) fn scales<'a, S: Simd>(
+    simd: S,
+    kind: BlockType,
+    heads: (&[Line], usize),
+    step: &'a [Line],
+    tile: usize,
+) -> (Scales<S::Vector>, &'a [Line]) {
+    let (numbers, levels) = step.split_at(num_number_lines(kind));
+    (steps(simd, kind, (head_of(kind, heads, numbers), &numbers[0]), tile), levels)
+}
+
+/// Returns the levels of the inputs `2 * pair` and `2 * pair + 1` as bf16, less the level that stands for 0.
+#[inline(always)]
+pub(super) fn pairs<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
+    let Places { low: (line, shift), high } = Places::of(kind.level_bits(), tile, 2 * pair);
+    let low = &lines[line].0;
+    if kind.level_bits() == 8 {
+        let zero = simd.splat(kind.zero_level());
+        let [even, odd] = [simd.bits(low, shift, 8), simd.bits(low, shift + 16, 8)];
+        return simd.pair_floats(simd.sub(even, zero), simd.sub(odd, zero));
+    }
+    let high = match high {
+        Some((line, shift)) => Some((&lines[line].0, shift)),
+        None => None,
+    };
+    simd.look_up((low, shift), high, &TABLES[kind as usize])
+}
+
 /// Returns the lines of the head of a block that has the step `idx` of a panel.
 #[inline(always)]
 fn head_of<'a>(kind: BlockType, (heads, idx): (&'a [Line], usize), numbers: &'a [Line]) -> &'a [Line] {
@@ -184,7 +230,7 @@ fn head_of<'a>(kind: BlockType, (heads, idx): (&'a [Line], usize), numbers: &'a 
 
 impl<const BITS: usize> Levels<'_, BITS> {
     #[inline(always)]
-    fn unpack<S: Simd>(self, simd: S, steps: &Steps<S::Vector>, (tile, to): (usize, &mut [Line])) {
+    fn unpack<S: Simd>(self, simd: S, steps: &Scales<S::Vector>, (tile, to): (usize, &mut [Line])) {
         for (half, (to, step)) in to.chunks_exact_mut(HALF_GROUP / 2).zip(steps).enumerate() {
             for (pair, to) in to.iter_mut().enumerate() {
                 let input = half * HALF_GROUP + 2 * pair;
@@ -217,7 +263,7 @@ impl<const BITS: usize> Levels<'_, BITS> {
 
 /// Returns the steps of a tile's outputs in a group; see [`BlockType::step`].
 #[inline(always)]
-fn steps<S: Simd>(simd: S, kind: BlockType, (head, factors): (&[Line], &Line), tile: usize) -> Steps<S::Vector> {
+fn steps<S: Simd>(simd: S, kind: BlockType, (head, factors): (&[Line], &Line), tile: usize) -> Scales<S::Vector> {
     let scale = simd.widen_f16(&halves(&head[0], tile));
     let first_bit = 16 * tile;
     match kind {
@@ -315,6 +361,7 @@ mod tests {
     use super::*;
     use crate::isa::Isa;
     use crate::linear::packed_weight::Stored;
+    use crate::linear::tests::check_levels;
     use crate::linear::{PASS_INPUTS, PackedWeight, WeightType, linear_on};
     use crate::testing::numbers;
 
@@ -356,7 +403,12 @@ mod tests {
             let rows_of_floats = rows_of(&floats, inputs * size_of::<f32>());
             let stored = Stored { sizes: [outputs, inputs], dtype: FloatType::F32, rows: &rows_of_floats };
             let expected = PackedWeight::pack_for(isa, &stored, WeightType::Bf16);
-            assert!(product(&packed) == product(&expected), "{isa} {kind:?} [{rows}, {outputs}, {inputs}]");
+            let y = product(&packed);
+            if isa.multiplies_levels() {
+                check_levels(isa, (&packed, &weights), (&x, bias.as_deref()), &y);
+            } else {
+                assert!(y == product(&expected), "{isa} {kind:?} [{rows}, {outputs}, {inputs}]");
+            }
             let row_of = |weight: &PackedWeight, output: usize| {
                 let mut row = vec![f32::NAN; inputs];
                 weight.copy_row(output, &mut row);
@@ -372,7 +424,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
         #[test]
-        fn blocks_multiply_as_the_nearest_bf16(
+        fn blocks_multiply_as_the_nearest_bf16_or_exactly(
             rows in prop_oneof![Just(1), 1_usize..70], outputs in 1_usize..100, num_blocks in 1_usize..4, has_bias: bool,
         ) {
             for kind in BlockType::ALL {

@@ -15,6 +15,7 @@ mod bf16_row;
 mod blocks;
 mod group_tile;
 mod int4;
+mod level_tile;
 mod levels;
 mod multiply;
 mod mxfp4;

@@ -9,6 +9,7 @@ use super::bf16_row;
 use super::blocks::{BlockOfX, RowNumbers};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
+use super::level_tile;
 use super::narrow::{Narrow, Steps};
 use crate::isa::{LANES, Simd, Tiles};
 use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES};
@@ -109,6 +110,12 @@ pub(super) enum Int4<'a> {
     Unpacked(Int8<'a>),
 }
 
+/// Levels of few bits, multiplied with vectors, and scales, by which their sums are multiplied.
+pub(super) struct Levels {
+    pub(super) from: Narrow,
+    pub(super) block_rows: usize,
+}
+
 /// Weights that are unpacked to bf16 first, then multiplied as bf16.
 pub(super) struct Unpacked<'a> {
     pub(super) from: Narrow,
@@ -154,6 +161,50 @@ impl Multiply for Bf16<'_> {
             Self::Row => bf16_row::add_products(simd, x.lines, rights, sums.map(|sums| &mut sums.0[0])),
             Self::Vectors { .. } => vector_tile::add_products_of_row(simd, Bf16Pairs, x.lines, rights, sums),
         }
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd>(simd: S, sums: &[f32; BLOCK_COLUMNS], _: (f32, &[Line]), values: &mut [f32; BLOCK_COLUMNS]) {
+        copy(simd, sums, values);
+    }
+}
+
+impl Multiply for Levels {
+    type Sum = f32;
+
+    #[inline(always)]
+    fn unpacks(&self) -> bool {
+        self.block_rows > 1
+    }
+
+    #[inline(always)]
+    fn num_sweeps<S: Simd>(&self) -> usize {
+        vector_tile::num_sweeps(self.block_rows, vector_tile::rows_together::<S>)
+    }
+
+    #[inline(always)]
+    fn prepare<'a, S: Simd>(&self, simd: S, steps: Steps<'a>, scratch: &'a mut Vec<Line>) -> &'a [Line] {
+        level_tile::unpack(simd, self.from, steps, scratch);
+        scratch
+    }
+
+    #[inline(always)]
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, right: RightSide<'_>, sums: &mut Block<f32>) {
+        match self.block_rows {
+            1 => level_tile::add_products_of_row(simd, self.from, x, [right], [&mut sums.0[0]]),
+            num_rows => level_tile::add_product(simd, self.from, (x, num_rows), right, sums),
+        }
+    }
+
+    #[inline(always)]
+    fn add_products_of_row<S: Simd>(
+        &self,
+        simd: S,
+        x: BlockOfX<'_>,
+        rights: [RightSide<'_>; 2],
+        sums: [&mut Block<f32>; 2],
+    ) {
+        level_tile::add_products_of_row(simd, self.from, x, rights, sums.map(|sums| &mut sums.0[0]));
     }
 
     #[inline(always)]

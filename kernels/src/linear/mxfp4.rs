@@ -1,16 +1,18 @@
 //! The layout of MXFP4 weights in cache lines, and their conversion to bf16, which is exact. `numbers::mxfp4` defines
 //! the format.
 //!
-//! Entry points: [`pack`], [`copy_row`], [`unpack_step`] for `tiled`, [`UnpackPanel`] for `tile`.
+//! Entry points: [`pack`], [`copy_row`], [`pairs`] for `level_tile`, [`unpack_step`] for tiles, [`UnpackPanel`] for
+//! `tile`.
 //!
 //! A step has 32 inputs, which are a block, and 32 outputs. It is stored as a line of 16 words for the scales, then
 //! lines for the floats, `[2 tiles][4][16 outputs]`. Word i of the scales has two bf16 numbers: half of the scale of
 //! output i in its low half, and half of the scale of output i + 16 in its high half. A word of the floats in line i
-//! has the inputs 8i to 8i + 7 of an output, the first in its lowest bits.
+//! has the inputs 8i to 8i + 7 of an output, at the positions of `narrow::position`.
 
 use half::bf16;
 use numbers::mxfp4::{self, BLOCK};
 
+use super::narrow::{TABLE_LEN, position};
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Line, TILE_SIZE};
 
@@ -23,6 +25,18 @@ pub(super) const MXFP4_STEP_LINES: usize = 1 + 2 * TILE_LINES;
 /// Twice the magnitude of each float without sign, four bits each, the first in the lowest bits.
 const DOUBLED: u32 = 0xc864_3210;
 
+/// Twice each float, as bf16. The table repeats them up to its length.
+static TABLE: [u16; TABLE_LEN] = {
+    let mut table = [0; TABLE_LEN];
+    let mut i = 0;
+    while i < TABLE_LEN {
+        let magnitude = (DOUBLED >> (i % 8 * 4) & 15) as f32;
+        table[i] = (magnitude.to_bits() >> 16) as u16 | ((i as u16) << 12 & 0x8000);
+        i += 1;
+    }
+    table
+};
+
 /// Packs the weights of one output into the `steps` of its panel.
 #[inline(always)]
 pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) {
@@ -34,7 +48,7 @@ pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) {
         for (line, floats) in step[1 + tile * TILE_LINES..].iter_mut().zip(floats.as_chunks::<WORD_FLOATS>().0) {
             let mut word = 0;
             for (idx, float) in floats.iter().enumerate() {
-                word |= u32::from(*float) << (4 * idx);
+                word |= u32::from(*float) << position(idx, 4);
             }
             line.0[column] = word;
         }
@@ -48,10 +62,17 @@ pub(super) fn copy_row(steps: &[Line], output: usize, row: &mut [f32]) {
         let half = halves(&step[0], tile)[column];
         for (line, row) in step[1 + tile * TILE_LINES..].iter().zip(row.chunks_mut(WORD_FLOATS)) {
             for (idx, weight) in row.iter_mut().enumerate() {
-                *weight = mxfp4::number((line.0[column] >> (4 * idx)) as u8 & 0xf) * 2.0 * half;
+                *weight = mxfp4::number((line.0[column] >> position(idx, 4)) as u8 & 0xf) * 2.0 * half;
             }
         }
     }
+}
+
+/// Returns twice the floats of the inputs `2 * pair` and `2 * pair + 1`, as bf16, from the lines without scales.
+#[inline(always)]
+pub(super) fn pairs<S: Simd>(simd: S, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
+    let (line, input) = (&lines[tile * TILE_LINES + 2 * pair / WORD_FLOATS].0, 2 * pair % WORD_FLOATS);
+    simd.look_up((line, position(input, 4)), None, &TABLE)
 }
 
 /// Unpacks a step to pairs of bf16: `[2 tiles][16 pairs of inputs][16 outputs]`.
@@ -107,12 +128,12 @@ fn halves(scales: &Line, tile: usize) -> [f32; LANES] {
     halves
 }
 
-/// Returns the bits, as f32, of the weights of one input of a line, the one at `position` in the words.
+/// Returns the bits, as f32, of the weights of one of the inputs that a line has.
 #[inline(always)]
-fn weights(line: &Line, position: usize, halves: &[f32; LANES]) -> [u32; LANES] {
+fn weights(line: &Line, input: usize, halves: &[f32; LANES]) -> [u32; LANES] {
     let mut weights = [0; LANES];
     for (weight, (word, half)) in weights.iter_mut().zip(line.0.iter().zip(halves)) {
-        let float = word >> (4 * position);
+        let float = word >> position(input, 4);
         let doubled = (DOUBLED >> (float << 2 & 0x1c) & 0xf).cast_signed();
         *weight = (doubled as f32 * half).to_bits() | (float << 28 & 0x8000_0000);
     }

@@ -1,6 +1,8 @@
-//! Weights of few bits that are multiplied as bf16: a few steps at a time become lines of bf16.
+//! Weights of few bits, which are multiplied as bf16.
 //!
-//! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`.
+//! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. `level_tile` multiplies levels, and then their
+//! sums by scales. For tiles, and where the instruction set does not multiply pairs of bf16, a few steps at a time
+//! become lines of bf16.
 
 use numbers::blocks::BlockType;
 
@@ -18,6 +20,19 @@ pub(super) enum Narrow {
     Blocks(BlockType),
 }
 
+/// The number of elements of a table of levels.
+pub(super) const TABLE_LEN: usize = 64;
+
+/// The scales of a tile's outputs for each half of a group, and the numbers that are added for an x of 1.
+pub(super) type Scales<V> = [(V, V); 2];
+
+/// Returns the position, in the words of a line, of the input `i` among those that the line has. The even inputs are in
+/// the low halves of words and the odd ones in the high halves, so that a pair of inputs needs one shift.
+#[inline(always)]
+pub(super) const fn position(i: usize, num_bits: usize) -> usize {
+    i / 2 * num_bits + i % 2 * 16
+}
+
 /// Some steps of a panel.
 #[derive(Clone, Copy)]
 pub(super) struct Steps<'a> {
@@ -30,6 +45,7 @@ pub(super) struct Steps<'a> {
 
 impl Narrow {
     /// The number of lines of a step of 32 inputs.
+    #[inline(always)]
     pub(super) fn step_lines(self) -> usize {
         match self {
             Self::Mxfp4 => MXFP4_STEP_LINES,
@@ -42,6 +58,46 @@ impl Narrow {
         match self {
             Self::Mxfp4 => 0,
             Self::Blocks(kind) => levels::num_head_lines(kind, num_inputs),
+        }
+    }
+
+    /// The number of scales of an output in a group: 2 if each half has its own.
+    #[inline(always)]
+    pub(super) fn num_scales(self) -> usize {
+        if matches!(self, Self::Blocks(BlockType::Q2_K | BlockType::Q3_K | BlockType::Q6_K)) { 2 } else { 1 }
+    }
+
+    /// True if numbers are added to the products of scales and levels.
+    #[inline(always)]
+    pub(super) fn has_least(self) -> bool {
+        matches!(self, Self::Blocks(kind) if kind.has_least())
+    }
+
+    /// Returns the numbers, as bf16, for which the levels of a tile's outputs stand, two in each word: for the inputs
+    /// `2 * pair` and `2 * pair + 1`.
+    #[inline(always)]
+    pub(super) fn pairs<S: Simd>(self, simd: S, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
+        match self {
+            Self::Mxfp4 => mxfp4::pairs(simd, (lines, tile), pair),
+            Self::Blocks(kind) => levels::pairs(simd, kind, (lines, tile), pair),
+        }
+    }
+
+    /// Returns the scales of a tile's outputs in the step `idx` of a panel, and the lines of its levels.
+    #[inline(always)]
+    pub(super) fn scales<'a, S: Simd>(
+        self,
+        simd: S,
+        heads: (&[Line], usize),
+        step: &'a [Line],
+        tile: usize,
+    ) -> (Scales<S::Vector>, &'a [Line]) {
+        match self {
+            Self::Mxfp4 => {
+                let scale = simd.widen_bf16_pairs(simd.load_words(&step[0].0))[tile];
+                ([(scale, simd.splat(0.0)); 2], &step[1..])
+            }
+            Self::Blocks(kind) => levels::scales(simd, kind, heads, step, tile),
         }
     }
 

@@ -348,6 +348,30 @@ fn in_mxfp4(values: &[f32], inputs: usize) -> Vec<f32> {
     rounded.collect()
 }
 
+/// Checks the product of levels: against f64 with the exact weights `[outputs, inputs]`, and against that of each row
+/// alone.
+pub(super) fn check_levels(
+    isa: Isa,
+    (weight, exact): (&PackedWeight, &[f32]),
+    (x, bias): (&[f32], Option<&[f32]>),
+    y: &[f32],
+) {
+    let [inputs, outputs] = [weight.num_inputs(), weight.num_outputs()];
+    for (row, (x, y)) in x.chunks(inputs).zip(y.chunks(outputs)).enumerate() {
+        let mut alone = vec![f32::NAN; outputs];
+        linear_on(isa, x, weight, bias, &mut alone);
+        assert!(y == alone, "{isa}, row {row} of [{outputs}, {inputs}] differs from the row alone");
+        for (output, (y, weights)) in y.iter().zip(exact.chunks(inputs)).enumerate() {
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
+            let products = x.iter().zip(weights).map(|(x, weight)| bf16::from_f32(*x).to_f64() * f64::from(*weight));
+            let (sum, magnitude) = products
+                .fold((bias, bias.abs()), |(sum, magnitude), product| (sum + product, magnitude + product.abs()));
+            let error = (f64::from(*y) - sum).abs();
+            assert!(error <= 1e-5 * magnitude, "{isa}, row {row}, output {output} of {inputs} inputs: {y}, not {sum}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -374,8 +398,12 @@ fn check_mxfp4([rows, outputs, inputs]: [usize; 3], has_bias: bool) {
             (weight, y)
         };
         let (weight, y) = product(WeightType::Mxfp4, &values);
-        let (_, expected) = product(WeightType::Bf16, &exact);
-        assert!(y == expected, "{isa} [{rows}, {outputs}, {inputs}]");
+        if isa.multiplies_levels() {
+            check_levels(isa, (&weight, &exact), (&x, bias.as_deref()), &y);
+        } else {
+            let (_, expected) = product(WeightType::Bf16, &exact);
+            assert!(y == expected, "{isa} [{rows}, {outputs}, {inputs}]");
+        }
         for (output, exact) in exact.chunks(inputs).enumerate() {
             let mut row = vec![f32::NAN; inputs];
             weight.copy_row(output, &mut row);

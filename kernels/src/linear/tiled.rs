@@ -8,9 +8,9 @@
 //!
 //! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
 //! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
-//! Narrow weights are unpacked to bf16 first. Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and
-//! `group_tile` multiplies other int4 weights. Their sums are exact (`multiply`). A single row takes two panels at a
-//! time, unless weights are unpacked.
+//! Narrow weights are unpacked to bf16 for tiles; without tiles `level_tile` multiplies them. Tiles or `vector_tile`
+//! multiply int8 and unpacked int4 weights, and `group_tile` multiplies other int4 weights. Their sums are exact
+//! (`multiply`). A single row takes two panels at a time, unless weights are unpacked.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use rayon::prelude::*;
 
 use super::blocks::Blocks;
-use super::multiply::{Bf16, Int4, Int8, Multiply, Sum, Unpacked, copy};
+use super::multiply::{Bf16, Int4, Int8, Levels, Multiply, Sum, Unpacked, copy};
 use super::narrow::Steps;
 use super::packed_weight::{PANEL_OUTPUTS, Panels};
 use super::parts::{self, PanelCut, Part};
@@ -133,7 +133,7 @@ pub(super) fn gated_mlp(
     let cut = Cut::new((isa, num_rows), [gate, up], outputs);
     let blocks = Blocks::new(isa, gate.format(), (x, inputs), cut.is_small);
     let (weights, finish) = ([gate, up], Finish::Gate(activation));
-    let between = if down.format().rounds_to_bf16() {
+    let between = if down.format().rounds_to_bf16() && !down.format().takes_sums(isa) {
         // The outputs of a panel are the inputs of one step.
         let mut between = Blocks::unwritten((Format::Bf16, 1), num_rows, outputs);
         let block_rows = between.block_rows();
@@ -305,9 +305,12 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
                     None if self.isa.has_tiles() => Bf16::Row,
                     None => Bf16::Vectors { block_rows },
                 };
-                match format {
-                    Format::Narrow(from) => self.multiply(simd, &Unpacked { from, by }),
-                    _ => self.multiply(simd, &by),
+                match (format, by) {
+                    (Format::Narrow(from), Bf16::Vectors { block_rows }) => {
+                        self.multiply(simd, &Levels { from, block_rows });
+                    }
+                    (Format::Narrow(from), by) => self.multiply(simd, &Unpacked { from, by }),
+                    (_, by) => self.multiply(simd, &by),
                 }
             }
             Format::Int8 => self.multiply(simd, &Int8 { tiles, block_rows }),
@@ -393,7 +396,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
     /// Returns the steps of a weight's panel, for a product that reads each line once.
     #[inline(always)]
     fn lines_of_row<'w>(&self, weight: &'w TiledWeight, panel: usize) -> RightSide<'w> {
-        let (_, lines) = weight.panel(self.first_panel + panel);
+        let lines = weight.panel_of_row(self.first_panel + panel);
         let first = lines.as_ptr().wrapping_add(LINES_AHEAD);
         RightSide { lines, ahead: Ahead { first, lines_per_step: weight.format().step_lines() } }
     }

@@ -74,6 +74,11 @@ impl Format {
         matches!(self, Self::Bf16 | Self::Narrow(_))
     }
 
+    /// True if products with the weights need the sums of x.
+    pub(super) fn takes_sums(self, isa: Isa) -> bool {
+        isa.multiplies_levels() && matches!(self, Self::Narrow(narrow) if narrow.has_least())
+    }
+
     fn num_steps(self, num_inputs: usize) -> usize {
         num_inputs.div_ceil(self.step_inputs())
     }
@@ -156,6 +161,15 @@ impl TiledWeight {
     pub(super) fn panel(&self, idx: usize) -> (&[Line], &[Line]) {
         let panel_len = self.panel_len();
         self.lines[idx * panel_len..][..panel_len].split_at(self.format.num_scale_lines(self.sizes[1]))
+    }
+
+    /// Returns a panel's steps for the product of a single row. Scales that belong to groups of inputs come first.
+    pub(super) fn panel_of_row(&self, idx: usize) -> &[Line] {
+        let panel_len = self.panel_len();
+        match self.format {
+            Format::Narrow(_) => &self.lines[idx * panel_len..][..panel_len],
+            Format::Bf16 | Format::Int8 | Format::Int4 => self.panel(idx).1,
+        }
     }
 
     pub(super) fn size_bytes(&self) -> usize {
