@@ -70,11 +70,13 @@ impl BlockType {
     ];
 
     /// The number of weights of a block.
+    #[inline(always)]
     pub const fn block_len(self) -> usize {
         if self.has_factors() { LARGE } else { GROUP }
     }
 
     /// The number of bytes of a block.
+    #[inline(always)]
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::Q2_K => 84,
@@ -91,16 +93,19 @@ impl BlockType {
     }
 
     /// True if a block has several groups, and integers that multiply its head in each of them.
+    #[inline(always)]
     pub const fn has_factors(self) -> bool {
         matches!(self, Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K)
     }
 
     /// True if the head has a second number, which gives the least numbers.
+    #[inline(always)]
     pub const fn has_least(self) -> bool {
         matches!(self, Self::Q2_K | Self::Q4_1 | Self::Q4_K | Self::Q5_1 | Self::Q5_K)
     }
 
     /// The number of bits that the largest level takes; 4 for types with fewer.
+    #[inline(always)]
     pub const fn level_bits(self) -> usize {
         match self {
             Self::Q2_K | Self::Q3_K | Self::Q4_0 | Self::Q4_1 | Self::Q4_K => 4,
@@ -192,6 +197,7 @@ impl BlockType {
     }
 
     /// The level that stands for 0; 0 for types with least numbers.
+    #[inline(always)]
     pub const fn zero_level(self) -> f32 {
         match self {
             Self::Q2_K | Self::Q4_1 | Self::Q4_K | Self::Q5_1 | Self::Q5_K => 0.0,

@@ -111,7 +111,6 @@ fn same_on_one_host(net: Net, num_shard: usize, model: &dyn Fn() -> ServerBuilde
 
 #[test]
 fn several_hosts_say_what_one_says() {
-    let demo = || Server::builder("demo", "cpu");
     same_on_one_host(Net { number: 1, num_hosts: 2 }, 1, &demo, &PROMPTS);
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
@@ -219,9 +218,14 @@ fn a_signal_before_the_slice_serves_ends_it() {
 
 /// Ends a process of the second of two hosts, and checks that every stream ends once, that both launchers end with
 /// status 17, that each names the other host or its own child, and that no process is left.
-fn lose(number: u8, hurt: impl FnOnce(&Server), [first_says, second_says]: [&str; 2]) {
+fn lose(
+    number: u8,
+    server: impl Fn() -> ServerBuilder,
+    hurt: impl FnOnce(&Server),
+    [first_says, second_says]: [&str; 2],
+) {
     let net = Net { number, num_hosts: 2 };
-    let mut hosts = net.start(|| Server::builder("demo", "cpu"));
+    let mut hosts = net.start(server);
     let pids = descendants(&hosts);
     let streams = streams(&hosts[0].client(), 8);
     hurt(&hosts[1]);
@@ -243,29 +247,40 @@ fn lose(number: u8, hurt: impl FnOnce(&Server), [first_says, second_says]: [&str
     wait_until_gone(&pids);
 }
 
+fn demo() -> ServerBuilder {
+    Server::builder("demo", "cpu")
+}
+
 #[test]
 fn a_host_whose_launcher_is_killed_ends_the_slice() {
     let first_says = "host 1 (127.77.10.2:8495) is lost: it ended without a word";
-    lose(10, |host| host.signal(Signal::KILL), [first_says, ""]);
+    lose(10, demo, |host| host.signal(Signal::KILL), [first_says, ""]);
 }
 
 #[test]
 fn a_host_whose_launcher_is_stopped_ends_the_slice() {
     let first_says = "host 1 (127.77.11.2:8495) is lost: nothing came from it for 8 s";
-    lose(11, |host| host.signal(Signal::STOP), [first_says, ""]);
+    // The streams take longer than the silence until the host counts as lost.
+    let slow = || Server::mock().flag("--mock-step-us", 20_000);
+    lose(11, slow, |host| host.signal(Signal::STOP), [first_says, ""]);
 }
 
 #[test]
 fn a_host_whose_shard_is_killed_ends_the_slice() {
     let kill = |host: &Server| send_signal(host.child("shard"), Signal::KILL);
-    lose(12, kill, ["host 1 (127.77.12.2:8495) has failed: shard-1 was killed by signal 9", "shard-1 was killed by"]);
+    lose(
+        12,
+        demo,
+        kill,
+        ["host 1 (127.77.12.2:8495) has failed: shard-1 was killed by signal 9", "shard-1 was killed by"],
+    );
 }
 
 #[test]
 fn a_host_whose_shard_is_stopped_ends_the_slice() {
     let stop = |host: &Server| send_signal(host.child("shard"), Signal::STOP);
     // Shard 0 waits for rank 1 and says so.
-    lose(13, stop, ["waited 10.0", "shard-1 was stopped by a signal such as SIGSTOP"]);
+    lose(13, demo, stop, ["waited 10.0", "shard-1 was stopped by a signal such as SIGSTOP"]);
 }
 
 #[test]

@@ -71,6 +71,11 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     }
 
     #[inline(always)]
+    fn call_for_floats<K: Kernel>(self, kernel: K) -> K::Output {
+        Avx2::<false>(()).run(kernel)
+    }
+
+    #[inline(always)]
     fn splat(self, value: f32) -> Pair {
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe { [_mm256_set1_ps(value); 2] }
@@ -180,6 +185,24 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
             let [low, high] = [_mm256_srlv_epi32(low, shift), _mm256_srlv_epi32(high, shift)];
             let [low, high] = [_mm256_and_si256(low, mask), _mm256_and_si256(high, mask)];
             [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
+        }
+    }
+
+    #[inline(always)]
+    fn look_up_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Pair {
+        let words = self.load_words(words);
+        // SAFETY: `self` proves that the CPU has AVX2; the table holds the 32 bytes that are read. The permutation reads
+        // only the lowest three bits of each word, and the fourth is the sign.
+        unsafe {
+            let first = _mm256_loadu_ps(table.as_ptr());
+            let (right, left) = (_mm256_set1_epi32(shift as i32), _mm256_set1_epi32(28 - shift as i32));
+            let mut floats = [_mm256_setzero_ps(); 2];
+            for (floats, words) in floats.iter_mut().zip(words) {
+                let magnitudes = _mm256_permutevar8x32_ps(first, _mm256_srlv_epi32(words, right));
+                let signs = _mm256_and_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(words, left)), _mm256_set1_ps(-0.0));
+                *floats = _mm256_or_ps(magnitudes, signs);
+            }
+            floats
         }
     }
 

@@ -108,6 +108,11 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
+    fn call_for_floats<K: Kernel>(self, kernel: K) -> K::Output {
+        if Self::HAS_BF16 { self.run(kernel) } else { Avx512::<0>(()).run(kernel) }
+    }
+
+    #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_set1_ps(value) }
@@ -364,6 +369,17 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
                 4 => &LOW_BITS[2],
                 _ => return _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32((1 << num_bits) - 1))),
             };
+            _mm512_permutexvar_ps(shifted, _mm512_loadu_ps(table.as_ptr()))
+        }
+    }
+
+    #[inline(always)]
+    fn look_up_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> __m512 {
+        let words = self.load_words(words);
+        // SAFETY: `self` proves that the CPU has AVX-512; the table holds the 64 bytes that are read. The permutation
+        // reads only the lowest four bits of each word.
+        unsafe {
+            let shifted = _mm512_srlv_epi32(words, _mm512_set1_epi32(shift as i32));
             _mm512_permutexvar_ps(shifted, _mm512_loadu_ps(table.as_ptr()))
         }
     }

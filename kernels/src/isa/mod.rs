@@ -165,12 +165,6 @@ impl Isa {
         }
     }
 
-    /// True if weights of few bits are multiplied as levels, whose sums are then multiplied by scales. Otherwise each
-    /// weight becomes the nearest bf16.
-    pub(crate) fn multiplies_levels(self) -> bool {
-        self.rounds_to_bf16() && !self.has_tiles()
-    }
-
     /// True if the instruction set has AMX tiles, which multiply bf16 and int8 values.
     pub(crate) fn has_tiles(self) -> bool {
         match self {

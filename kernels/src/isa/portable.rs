@@ -35,6 +35,7 @@ impl Simd for Portable {
     type Integers = [i32; LANES];
 
     const NUM_SUMS: usize = 4;
+    const HAS_VECTORS: bool = false;
 
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Output {

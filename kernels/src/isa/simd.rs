@@ -45,6 +45,8 @@ pub(crate) trait Simd: Copy {
     /// all four as bytes. If there are two, the first part has the first and third bytes and the second part has the
     /// others, as 16-bit integers.
     const DOT_PARTS: usize = 1;
+    /// True if operations are single instructions, or pairs of them.
+    const HAS_VECTORS: bool = true;
     /// True if the instruction set has [`Simd::add_bf16_dots`], which multiplies pairs of bf16 values. Tiles are used
     /// only together with it.
     const HAS_PAIRS: bool = false;
@@ -52,6 +54,12 @@ pub(crate) trait Simd: Copy {
     /// Runs `kernel` in a function of its own. Loops with many callers use this function, because compiling many
     /// inlined copies takes long.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
+    /// Like [`Simd::call`], for a kernel without products of bytes: instruction sets that differ only in these share its
+    /// code.
+    #[inline(always)]
+    fn call_for_floats<K: Kernel>(self, kernel: K) -> K::Output {
+        self.call(kernel)
+    }
     fn splat(self, value: f32) -> Self::Vector;
     fn load(self, values: &[f32; LANES]) -> Self::Vector;
     fn store(self, vector: Self::Vector, to: &mut [f32; LANES]);
@@ -187,6 +195,17 @@ pub(crate) trait Simd: Copy {
             *bits = (word >> shift & ((1 << num_bits) - 1)).cast_signed();
         }
         self.to_floats(self.load_integers(&bits))
+    }
+
+    /// Returns elements of `table` for four bits of each word, beginning with the bit `shift`. The second half of the
+    /// table has the negated numbers of the first.
+    #[inline(always)]
+    fn look_up_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Self::Vector {
+        let mut floats = [0.0; LANES];
+        for (float, word) in floats.iter_mut().zip(words) {
+            *float = table[(word >> shift & 15) as usize];
+        }
+        self.load(&floats)
     }
 
     /// Returns elements of `table` for the halves of words, two in each word. The lowest 4 bits of an index are in the

@@ -1,8 +1,8 @@
-//! Blocks of rows of x for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16 or, with a scale
-//! per row, of int8.
+//! Blocks of rows of x for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16 or f32 or, with a
+//! scale per row, of int8.
 //!
-//! Entry point: [`Blocks`]. A row has one line per step or, where int8 is multiplied as 16-bit integers, one line for
-//! each of two parts. Missing inputs of the last step are zero; missing rows of the last block have arbitrary values.
+//! Entry point: [`Blocks`]. A row has one line per step or, for f32 and where int8 is multiplied as 16-bit integers, one
+//! line for each of two parts. Missing inputs of the last step are zero; missing rows of the last block have arbitrary values.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -62,7 +62,7 @@ pub(super) struct BlockOfX<'a> {
     pub(super) sums: &'a [[f32; 2]],
 }
 
-/// A block whose rows are to be rounded: to bf16 for bf16 and narrow weights, otherwise to int8.
+/// A block whose rows are to be laid out, for bf16 weights as bf16, for narrow weights as bf16 or f32, otherwise as int8.
 struct Round<'a> {
     format: Format,
     x: &'a [f32],
@@ -80,18 +80,19 @@ struct Round<'a> {
 impl Blocks {
     /// Rounds x `[rows, num_inputs]` for weights of the given format, on the calling thread if `is_small`.
     pub(super) fn new(isa: Isa, format: Format, (x, num_inputs): (&[f32], usize), is_small: bool) -> Self {
-        let num_parts = if format == Format::Int8 { isa.dot_parts() } else { 1 };
+        let num_parts = format.num_parts(isa);
         let Self { mut lines, block_rows, block_len, mut rows, .. } =
             Self::unwritten((format, num_parts), x.len() / num_inputs, num_inputs);
         let num_lines = rows.len() / block_rows * block_len;
         let mut starts = vec![[0; STEP_GROUPS]; if format == Format::Int4 { num_lines } else { 0 }];
-        let mut sums = vec![[0.0; 2]; if format.takes_sums(isa) { num_lines } else { 0 }];
+        let mut sums = vec![[0.0; 2]; if format.takes_sums(isa) { num_lines / num_parts } else { 0 }];
         let (mut rest, mut rest_of_sums) = (starts.as_mut_slice(), sums.as_mut_slice());
         let blocks =
             lines.chunks_mut(block_len).zip(rows.chunks_mut(block_rows)).zip(x.chunks(block_rows * num_inputs));
         let blocks = blocks.map(|((lines, rows), x)| {
             let starts = rest.split_off_mut(..block_len.min(rest.len())).unwrap_or_default();
-            let sums = rest_of_sums.split_off_mut(..block_len.min(rest_of_sums.len())).unwrap_or_default();
+            let num_sums = (block_len / num_parts).min(rest_of_sums.len());
+            let sums = rest_of_sums.split_off_mut(..num_sums).unwrap_or_default();
             Round { format, x, num_inputs, num_parts, block_rows, lines, rows, starts, sums }
         });
         let blocks: Vec<Round<'_>> = blocks.collect();
@@ -152,7 +153,8 @@ impl Blocks {
         let step_len = self.block_rows * self.num_parts;
         let lines = first + steps.start * step_len..first + steps.end * step_len;
         let starts = if self.starts.is_empty() { &[] } else { &self.starts[lines.clone()] };
-        let sums = if self.sums.is_empty() { &[] } else { &self.sums[lines.clone()] };
+        let num_parts = self.num_parts;
+        let sums = if self.sums.is_empty() { &[] } else { &self.sums[lines.start / num_parts..lines.end / num_parts] };
         BlockOfX { lines: &self.lines[lines], starts, sums }
     }
 
@@ -169,17 +171,23 @@ impl Kernel for Round<'_> {
     fn run<S: Simd>(self, simd: S) {
         for (row, x) in self.x.chunks_exact(self.num_inputs).enumerate() {
             let lines = self.lines.chunks_exact_mut(self.num_parts).skip(row).step_by(self.block_rows);
-            if self.format.rounds_to_bf16() {
+            if self.format.rounds_to_bf16() && S::HAS_PAIRS {
                 bf16_row(simd, x, lines);
+            } else if self.format.rounds_to_bf16() {
+                f32_row(x, lines);
             } else {
                 self.rows[row] = int8_row(x, lines);
             }
         }
         let shares_scales = matches!(self.format, Format::Narrow(narrow) if narrow.num_scales() == 1);
-        for (line, sums) in self.lines.iter().zip(self.sums) {
-            for (sum, words) in sums.iter_mut().zip(line.0.as_chunks().0) {
-                *sum = sum_of_pairs(words);
-            }
+        for (lines, sums) in self.lines.chunks_exact(self.num_parts).zip(self.sums) {
+            *sums = match lines {
+                [even, odd] => sums_of_halves(even, odd),
+                lines => {
+                    let words = lines[0].0;
+                    sums_of_halves(&Line(words.map(|word| word << 16)), &Line(words.map(|word| word & 0xffff_0000)))
+                }
+            };
             if shares_scales {
                 *sums = [sums[0] + sums[1]; 2];
             }
@@ -202,16 +210,31 @@ fn bf16_row<'a, S: Simd>(simd: S, x: &[f32], lines: impl Iterator<Item = &'a mut
     }
 }
 
-/// Returns the sum of pairs of bf16 values.
+/// Writes the even inputs of each step as f32 to its first line, and the odd ones to its second.
 #[inline(always)]
-fn sum_of_pairs(words: &[u32; 8]) -> f32 {
-    let mut sums = words.map(|word| f32::from_bits(word << 16) + f32::from_bits(word & 0xffff_0000));
+fn f32_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut [Line]>) {
+    let (whole, rest) = padded::<32>(x);
+    for (lines, values) in lines.zip(whole.iter().chain(&rest)) {
+        for (idx, pair) in values.as_chunks::<2>().0.iter().enumerate() {
+            [lines[0].0[idx], lines[1].0[idx]] = pair.map(f32::to_bits);
+        }
+    }
+}
+
+/// Returns the sums of the inputs of each half of a step, from the f32 bits of its even and its odd inputs.
+#[inline(always)]
+fn sums_of_halves(even: &Line, odd: &Line) -> [f32; 2] {
+    let mut sums = [0.0; 16];
+    for (sum, (even, odd)) in sums.iter_mut().zip(even.0.iter().zip(odd.0)) {
+        *sum = f32::from_bits(*even) + f32::from_bits(odd);
+    }
     for len in [4, 2, 1] {
         for i in 0..len {
             sums[i] += sums[i + len];
+            sums[8 + i] += sums[8 + i + len];
         }
     }
-    sums[0]
+    [sums[0], sums[8]]
 }
 
 /// Quantizes a row to int8. The loops are plain and each handles the values of one line, so that the compiler

@@ -1,8 +1,9 @@
 //! Products with weights of few bits: a few rows times the 32 outputs of a panel, a group of inputs at a time.
 //!
 //! Entry points: [`add_product`], which multiplies what [`unpack`] returns, and [`add_products_of_row`], which unpacks
-//! in registers. Both add in the same order, whatever the number of rows: the products of a group's levels and x, pair
-//! by pair, then the scale times their sum, then the least number times the sum of x. So weights are never rounded.
+//! in registers. Both add in the same order, whatever the number of rows: the products of a group's levels and x, in the
+//! order of inputs, then the scale times their sum, then the least number times the sum of x. So weights are never
+//! rounded. x is bf16 if the instruction set multiplies pairs of bf16, otherwise f32.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -11,7 +12,7 @@ use numbers::blocks::BlockType;
 use super::blocks::BlockOfX;
 use super::narrow::{Narrow, Steps};
 use crate::isa::{Kernel, LANES, Simd};
-use crate::lines::{BLOCK_COLUMNS, Block, Line, RightSide, STEP_LINES, TILE_SIZE};
+use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, RightSide, STEP_LINES, TILE_SIZE};
 use crate::vector_tile::{num_sweeps, rows_together};
 
 /// The number of tiles of a panel.
@@ -20,17 +21,25 @@ const TILES: usize = BLOCK_COLUMNS / LANES;
 const PAIRS: usize = TILE_SIZE;
 /// The number of lines of scales in an unpacked step: `[2 tiles][2 halves][scales, least numbers]`.
 const SCALE_LINES: usize = TILES * 4;
-/// The number of lines of an unpacked step: the scales, then the pairs of levels `[2 tiles][16 pairs][16 outputs]`.
-const UNPACKED_LINES: usize = SCALE_LINES + STEP_LINES;
 
 /// The sums of a row for the outputs of a panel.
 type Sums = [f32; BLOCK_COLUMNS];
 
-/// Unpacks steps to scales and pairs of bf16 in `scratch`.
+/// The number of parts of a pair of inputs: one word with both in bf16, or two numbers in f32.
+pub(super) const fn num_parts<S: Simd>() -> usize {
+    if S::HAS_PAIRS { 1 } else { 2 }
+}
+
+/// The number of lines of an unpacked step: the scales, then the levels `[2 tiles][16 pairs][parts][16 outputs]`.
+const fn unpacked_lines<S: Simd>() -> usize {
+    SCALE_LINES + STEP_LINES * num_parts::<S>()
+}
+
+/// Unpacks steps to scales and levels in `scratch`.
 #[inline(always)]
 pub(super) fn unpack<S: Simd>(simd: S, from: Narrow, steps: Steps<'_>, scratch: &mut Vec<Line>) {
-    scratch.resize(steps.lines.len() / from.step_lines() * UNPACKED_LINES, Line([0; LANES]));
-    simd.call(Unpack { from, steps, to: scratch });
+    scratch.resize(steps.lines.len() / from.step_lines() * unpacked_lines::<S>(), Line([0; LANES]));
+    simd.call_for_floats(Unpack { from, steps, to: scratch });
 }
 
 /// Adds to `sums` `[rows, 32]` the products of `num_rows` rows of x and the unpacked steps `right`. Each sweep over
@@ -43,7 +52,7 @@ pub(super) fn add_product<S: Simd>(
     right: RightSide<'_>,
     sums: &mut Block<f32>,
 ) {
-    simd.call(Product { from, x, num_rows, right, sums });
+    simd.call_for_floats(Product { from, x, num_rows, right, sums });
 }
 
 /// Adds to `sums` the products of a single row and several panels, interleaved. `rights` are whole panels, heads
@@ -56,19 +65,20 @@ pub(super) fn add_products_of_row<S: Simd, const RIGHTS: usize>(
     rights: [RightSide<'_>; RIGHTS],
     sums: [&mut Sums; RIGHTS],
 ) {
-    simd.call(RowProducts { from, x, rights, sums });
+    simd.call_for_floats(RowProducts { from, x, rights, sums });
 }
 
 /// Work on weights of one format.
 trait OfFormat {
-    /// Does the work. `from` is a constant for the compiler, which removes the code for other formats.
+    /// Does the work. `from` is a constant for the compiler, which leaves out the code for other formats.
     fn run<S: Simd>(self, simd: S, from: Narrow);
 }
 
-/// Runs `work` with `from` as a constant.
+/// Runs `work` with `from` as a constant, unless the instruction set has no vectors, where it would be much code.
 #[inline(always)]
 fn of_format<S: Simd>(simd: S, from: Narrow, work: impl OfFormat) {
     match from {
+        _ if !S::HAS_VECTORS => work.run(simd, from),
         Narrow::Mxfp4 => work.run(simd, Narrow::Mxfp4),
         Narrow::Blocks(BlockType::Q2_K) => work.run(simd, Narrow::Blocks(BlockType::Q2_K)),
         Narrow::Blocks(BlockType::Q3_K) => work.run(simd, Narrow::Blocks(BlockType::Q3_K)),
@@ -102,18 +112,24 @@ impl OfFormat for Unpack<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S, from: Narrow) {
         let Self { steps: Steps { heads, first, lines }, to, .. } = self;
-        let unpacked = lines.chunks_exact(from.step_lines()).zip(to.chunks_exact_mut(UNPACKED_LINES));
+        let unpacked = lines.chunks_exact(from.step_lines()).zip(to.chunks_exact_mut(unpacked_lines::<S>()));
         for (idx, (step, to)) in unpacked.enumerate() {
-            let (numbers, pairs) = to.split_at_mut(SCALE_LINES);
+            let (numbers, to) = to.split_at_mut(SCALE_LINES);
             for tile in 0..TILES {
-                let (scales, levels) = from.scales(simd, (heads, first + idx), step, tile);
+                let (levels, scales) = (from.levels(step), from.scales(simd, (heads, first + idx), step, tile));
                 let numbers = &mut numbers[4 * tile..][..4];
                 for (half, (scale, least)) in scales.into_iter().enumerate() {
                     set_floats(simd, scale, &mut numbers[2 * half]);
                     set_floats(simd, least, &mut numbers[2 * half + 1]);
                 }
-                for (pair, to) in pairs[tile * PAIRS..][..PAIRS].iter_mut().enumerate() {
-                    simd.store_words(from.pairs(simd, (levels, tile), pair), &mut to.0);
+                let num_parts = num_parts::<S>();
+                let to = &mut to[tile * PAIRS * num_parts..][..PAIRS * num_parts];
+                for (idx, to) in to.iter_mut().enumerate() {
+                    if S::HAS_PAIRS {
+                        simd.store_words(from.pairs(simd, (levels, tile), idx), &mut to.0);
+                    } else {
+                        set_floats(simd, from.level(simd, (levels, tile), idx), to);
+                    }
                 }
             }
         }
@@ -145,79 +161,99 @@ impl Kernel for Product<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        match (self.from.num_scales(), self.from.has_least()) {
-            (1, false) => self.sweep::<S, 1, false>(simd),
-            (1, true) => self.sweep::<S, 1, true>(simd),
-            (_, false) => self.sweep::<S, 2, false>(simd),
-            (_, true) => self.sweep::<S, 2, true>(simd),
-        }
-    }
-}
-
-impl Product<'_> {
-    #[inline(always)]
-    fn sweep<S: Simd, const SCALES: usize, const HAS_LEAST: bool>(mut self, simd: S) {
-        let num_steps = self.right.lines.len() / UNPACKED_LINES;
+    fn run<S: Simd>(mut self, simd: S) {
+        let num_steps = self.right.lines.len() / unpacked_lines::<S>();
         let shares = self.right.ahead.shares(num_sweeps(self.num_rows, rows_together::<S>), num_steps);
         let mut row = 0;
         for ahead in shares {
             self.right.ahead = ahead;
             row += match rows_together::<S>(self.num_rows - row) {
-                12 => self.add_rows::<S, SCALES, HAS_LEAST, 12>(simd, row),
-                8 => self.add_rows::<S, SCALES, HAS_LEAST, 8>(simd, row),
-                4 => self.add_rows::<S, SCALES, HAS_LEAST, 4>(simd, row),
-                2 => self.add_rows::<S, SCALES, HAS_LEAST, 2>(simd, row),
-                _ => self.add_rows::<S, SCALES, HAS_LEAST, 1>(simd, row),
+                12 => self.add_rows::<S, 12>(simd, row),
+                8 => self.add_rows::<S, 8>(simd, row),
+                6 => self.add_rows::<S, 6>(simd, row),
+                4 => self.add_rows::<S, 4>(simd, row),
+                3 => self.add_rows::<S, 3>(simd, row),
+                2 => self.add_rows::<S, 2>(simd, row),
+                _ => self.add_rows::<S, 1>(simd, row),
             };
         }
     }
+}
 
-    /// Adds the products of `ROWS` rows from `first_row` on. Returns `ROWS`.
+impl Product<'_> {
+    /// Adds the products of `ROWS` rows from `row` on. Returns `ROWS`.
     #[inline(always)]
-    fn add_rows<S: Simd, const SCALES: usize, const HAS_LEAST: bool, const ROWS: usize>(
+    fn add_rows<S: Simd, const ROWS: usize>(&mut self, simd: S, row: usize) -> usize {
+        if S::HAS_LONE_COLUMNS {
+            for tile in 0..TILES {
+                self.add_tiles::<S, ROWS, 1>(simd, (row, tile));
+            }
+        } else {
+            self.add_tiles::<S, ROWS, TILES>(simd, (row, 0));
+        }
+        ROWS
+    }
+
+    /// Adds the products of `ROWS` rows and the outputs of `COUNT` tiles.
+    #[inline(always)]
+    fn add_tiles<S: Simd, const ROWS: usize, const COUNT: usize>(
         &mut self,
         simd: S,
-        first_row: usize,
-    ) -> usize {
-        let RightSide { lines, ahead } = self.right;
+        (first_row, first_tile): (usize, usize),
+    ) {
+        let (RightSide { lines, ahead }, num_parts) = (self.right, num_parts::<S>());
+        let (num_scales, takes_sums) = (self.from.num_scales(), self.from.takes_sums(S::HAS_PAIRS));
         let sums = self.sums.0[first_row..].first_chunk_mut::<ROWS>().expect("a block has these rows");
-        for (step, right) in lines.chunks_exact(UNPACKED_LINES).enumerate() {
+        for (step, right) in lines.chunks_exact(unpacked_lines::<S>()).enumerate() {
             let first = step * self.num_rows + first_row;
-            let left = self.x.lines[first..].first_chunk::<ROWS>().expect("x has these rows");
-            let (numbers, pairs) = right.split_at(SCALE_LINES);
-            for part in 0..SCALES {
-                let mut dots = [[simd.splat(0.0); TILES]; ROWS];
-                for pair in part * PAIRS / SCALES..(part + 1) * PAIRS / SCALES {
-                    // Prefetch two lines at a time, as `vector_tile` does.
-                    ahead.prefetch(simd, step, 2 * pair..2 * pair + 2);
-                    let levels = [simd.load_words(&pairs[pair].0), simd.load_words(&pairs[PAIRS + pair].0)];
-                    for (dots, left) in dots.iter_mut().zip(left) {
-                        // The fence makes the compiler read each word when it is used, because all words at once would
-                        // take registers from the sums.
-                        compiler_fence(Ordering::SeqCst);
-                        let word = left.0[pair];
-                        for (dot, levels) in dots.iter_mut().zip(levels) {
-                            *dot = simd.add_bf16_dots(*dot, levels, word);
+            let left = &self.x.lines[first * num_parts..][..ROWS * num_parts];
+            let (numbers, levels) = right.split_at(SCALE_LINES);
+            for half in 0..num_scales {
+                let mut dots = [[simd.splat(0.0); COUNT]; ROWS];
+                for pair in half * PAIRS / num_scales..(half + 1) * PAIRS / num_scales {
+                    if first_tile == 0 {
+                        // Prefetch two lines at a time, as `vector_tile` does.
+                        ahead.prefetch(simd, step, 2 * pair..2 * pair + 2);
+                    }
+                    for part in 0..num_parts {
+                        let line = (first_tile * PAIRS + pair) * num_parts + part;
+                        // One of the two is used.
+                        let mut words = [simd.load_words(&levels[line].0); COUNT];
+                        let mut numbers = [floats(simd, &levels[line]); COUNT];
+                        for tile in 0..COUNT {
+                            let line = &levels[line + tile * PAIRS * num_parts];
+                            (words[tile], numbers[tile]) = (simd.load_words(&line.0), floats(simd, line));
+                        }
+                        for (row, dots) in dots.iter_mut().enumerate() {
+                            // The fence makes the compiler read each word when it is used, because all words at once
+                            // would take registers from the sums.
+                            compiler_fence(Ordering::SeqCst);
+                            let word = left[row * num_parts + part].0[pair];
+                            for (tile, dot) in dots.iter_mut().enumerate() {
+                                *dot = if S::HAS_PAIRS {
+                                    simd.add_bf16_dots(*dot, words[tile], word)
+                                } else {
+                                    simd.mul_add(numbers[tile], simd.splat(f32::from_bits(word)), *dot)
+                                };
+                            }
                         }
                     }
                 }
-                let x_sums = if HAS_LEAST { &self.x.sums[first..][..ROWS] } else { &[[0.0; 2]; ROWS] };
-                for tile in 0..TILES {
-                    let numbers = &numbers[4 * tile + 2 * part..][..2];
+                let x_sums = if takes_sums { &self.x.sums[first..][..ROWS] } else { &[[0.0; 2]; ROWS] };
+                for tile in 0..COUNT {
+                    let numbers = &numbers[4 * (first_tile + tile) + 2 * half..][..2];
                     let (scale, least) = (floats(simd, &numbers[0]), floats(simd, &numbers[1]));
                     for ((sums, dots), x) in sums.iter_mut().zip(&dots).zip(x_sums) {
-                        let to = &mut sums.as_chunks_mut().0[tile];
+                        let to = &mut sums.as_chunks_mut().0[first_tile + tile];
                         let mut sum = simd.mul_add(dots[tile], scale, simd.load(to));
-                        if HAS_LEAST {
-                            sum = simd.mul_add(simd.splat(x[part]), least, sum);
+                        if takes_sums {
+                            sum = simd.mul_add(simd.splat(x[half]), least, sum);
                         }
                         simd.store(sum, to);
                     }
                 }
             }
         }
-        ROWS
     }
 }
 
@@ -243,32 +279,33 @@ impl<const RIGHTS: usize> OfFormat for RowProducts<'_, RIGHTS> {
     fn run<S: Simd>(self, simd: S, from: Narrow) {
         let Self { x, rights, sums, .. } = self;
         let (step_lines, num_scales) = (from.step_lines(), from.num_scales());
+        let (num_parts, num_steps) = (num_parts::<S>(), x.lines.len() / num_parts::<S>());
         let mut totals = [[simd.splat(0.0); TILES]; RIGHTS];
         for (totals, sums) in totals.iter_mut().zip(&sums) {
             for (total, sums) in totals.iter_mut().zip(sums.as_chunks().0) {
                 *total = simd.load(sums);
             }
         }
-        for (step, left) in x.lines.iter().enumerate() {
+        for (step, left) in x.lines.chunks_exact(num_parts).enumerate() {
             for (totals, RightSide { lines, ahead }) in totals.iter_mut().zip(rights) {
-                ahead.prefetch(simd, step, 0..step_lines);
-                let (heads, lines) = lines.split_at(lines.len() - x.lines.len() * step_lines);
+                let (heads, lines) = lines.split_at(lines.len() - num_steps * step_lines);
                 let lines = &lines[step * step_lines..][..step_lines];
-                let tiles = [from.scales(simd, (heads, step), lines, 0), from.scales(simd, (heads, step), lines, 1)];
-                let levels = tiles[0].1;
+                // A constant number of lines, so that each prefetch is one instruction.
+                let ahead = Ahead { lines_per_step: step_lines, ..ahead };
+                let of_row = StepOfRow { from, levels: from.levels(lines), left, ahead, step };
                 let dots = [simd.splat(0.0); TILES];
-                let first = add_quarter(simd, from, (levels, 0), left, dots);
-                let first = add_quarter(simd, from, (levels, 1), left, first);
-                let second = if num_scales == 1 { first } else { dots };
-                let second = add_quarter(simd, from, (levels, 2), left, second);
-                let second = add_quarter(simd, from, (levels, 3), left, second);
+                let first = of_row.add_quarter(simd, 0, dots);
+                let first = of_row.add_quarter(simd, 1, first);
+                let second = of_row.add_quarter(simd, 2, if num_scales == 1 { first } else { dots });
+                let second = of_row.add_quarter(simd, 3, second);
                 let dots = if num_scales == 1 { [second, second] } else { [first, second] };
-                for part in 0..num_scales {
-                    for tile in 0..TILES {
-                        let (scale, least) = tiles[tile].0[part];
-                        totals[tile] = simd.mul_add(dots[part][tile], scale, totals[tile]);
-                        if from.has_least() {
-                            totals[tile] = simd.mul_add(simd.splat(x.sums[step][part]), least, totals[tile]);
+                for (tile, total) in totals.iter_mut().enumerate() {
+                    let scales = from.scales(simd, (heads, step), lines, tile);
+                    for half in 0..num_scales {
+                        let (scale, least) = scales[half];
+                        *total = simd.mul_add(dots[half][tile], scale, *total);
+                        if from.takes_sums(S::HAS_PAIRS) {
+                            *total = simd.mul_add(simd.splat(x.sums[step][half]), least, *total);
                         }
                     }
                 }
@@ -282,20 +319,47 @@ impl<const RIGHTS: usize> OfFormat for RowProducts<'_, RIGHTS> {
     }
 }
 
-/// Adds to `dots`, those of two tiles, the products of a quarter of a step. The callers pass `quarter` as a constant, so
-/// that the compiler unrolls the loops.
-#[inline(always)]
-fn add_quarter<S: Simd>(
-    simd: S,
+/// A step of a panel, and its part of a row.
+struct StepOfRow<'a> {
     from: Narrow,
-    (levels, quarter): (&[Line], usize),
-    left: &Line,
-    mut dots: [S::Vector; TILES],
-) -> [S::Vector; TILES] {
-    for pair in quarter * PAIRS / 4..(quarter + 1) * PAIRS / 4 {
-        for (tile, dots) in dots.iter_mut().enumerate() {
-            *dots = simd.add_bf16_dots(*dots, from.pairs(simd, (levels, tile), pair), left.0[pair]);
-        }
+    levels: &'a [Line],
+    /// A line for each part.
+    left: &'a [Line],
+    ahead: Ahead,
+    step: usize,
+}
+
+impl StepOfRow<'_> {
+    /// Adds to `dots`, those of two tiles, the products of a quarter of the step. The caller passes `quarter` as a
+    /// constant, so that every position of a level is one.
+    #[inline(always)]
+    fn add_quarter<S: Simd>(&self, simd: S, quarter: usize, dots: [S::Vector; TILES]) -> [S::Vector; TILES] {
+        let first = quarter * PAIRS / 4;
+        let dots = self.add_pair(simd, first, dots);
+        let dots = self.add_pair(simd, first + 1, dots);
+        let dots = self.add_pair(simd, first + 2, dots);
+        self.add_pair(simd, first + 3, dots)
     }
-    dots
+
+    /// Adds to `dots` the products of a pair of inputs.
+    #[inline(always)]
+    fn add_pair<S: Simd>(&self, simd: S, pair: usize, mut dots: [S::Vector; TILES]) -> [S::Vector; TILES] {
+        let Self { from, levels, left, ahead, step } = *self;
+        // Prefetch few lines at a time, because the processor can have only a few cache misses outstanding.
+        let [first, last] = [pair, pair + 1].map(|pair| pair * ahead.lines_per_step / PAIRS);
+        ahead.prefetch(simd, step, first..last);
+        // The fence makes the compiler read each word when it is used.
+        compiler_fence(Ordering::SeqCst);
+        for (tile, dots) in dots.iter_mut().enumerate() {
+            if S::HAS_PAIRS {
+                *dots = simd.add_bf16_dots(*dots, from.pairs(simd, (levels, tile), pair), left[0].0[pair]);
+                continue;
+            }
+            for (part, left) in left.iter().enumerate() {
+                let level = from.level(simd, (levels, tile), 2 * pair + part);
+                *dots = simd.mul_add(level, simd.splat(f32::from_bits(left.0[pair])), *dots);
+            }
+        }
+        dots
+    }
 }

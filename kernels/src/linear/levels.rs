@@ -1,7 +1,7 @@
 //! The layout in cache lines of weights in blocks (`numbers::blocks`), and their conversion to the nearest bf16.
 //!
-//! Entry points: [`num_head_lines`], [`step_lines`], [`pack`], [`copy_row`]; [`scales`] and [`pairs`] for `level_tile`,
-//! [`unpack_step`] for tiles, [`UnpackPanel`] for `tile`.
+//! Entry points: [`num_head_lines`], [`step_lines`], [`pack`], [`copy_row`]; [`scales`], [`pairs`] and [`level`] for
+//! `level_tile`, [`unpack_step`] for tiles.
 //!
 //! A step is a group of 32 inputs, for 32 outputs. It has a line with a number of 16 bits for each output, then the
 //! lines of levels. The number is the head of the block or, if blocks have several groups, the factors of the group;
@@ -18,7 +18,7 @@ use numbers::blocks::{BlockType, GROUP, Group, HALF_GROUP, ZERO_FACTOR};
 
 use super::narrow::{Scales, TABLE_LEN, position};
 use super::packed_weight::PANEL_OUTPUTS;
-use crate::isa::{Kernel, LANES, Simd};
+use crate::isa::{LANES, Simd};
 use crate::lines::{Line, TILE_SIZE};
 
 /// The number of tiles of a panel.
@@ -189,17 +189,34 @@ pub(super) fn unpack_step<S: Simd>(simd: S, kind: BlockType, heads: (&[Line], us
     }
 }
 
-/// Returns the scales of a tile's outputs in the step `idx` of a panel, and the lines of its levels.
+/// Returns the lines of a step that hold levels.
 #[inline(always)]
-pub(super) fn scales<'a, S: Simd>(
+pub(super) fn levels(kind: BlockType, step: &[Line]) -> &[Line] {
+    &step[num_number_lines(kind)..]
+}
+
+/// Returns the scales of a tile's outputs in the step `idx` of a panel.
+#[inline(always)]
+pub(super) fn scales<S: Simd>(
     simd: S,
     kind: BlockType,
     heads: (&[Line], usize),
-    step: &'a [Line],
+    step: &[Line],
     tile: usize,
-) -> (Scales<S::Vector>, &'a [Line]) {
-    let (numbers, levels) = step.split_at(num_number_lines(kind));
-    (steps(simd, kind, (head_of(kind, heads, numbers), &numbers[0]), tile), levels)
+) -> Scales<S::Vector> {
+    let numbers = &step[..num_number_lines(kind)];
+    steps(simd, kind, (head_of(kind, heads, numbers), &numbers[0]), tile)
+}
+
+/// Returns the level of one input for the outputs of a tile.
+#[inline(always)]
+pub(super) fn level<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], usize), input: usize) -> S::Vector {
+    match kind.level_bits() {
+        4 => Levels::<4>(lines).level(simd, tile, input),
+        5 => Levels::<5>(lines).level(simd, tile, input),
+        6 => Levels::<6>(lines).level(simd, tile, input),
+        _ => Levels::<8>(lines).level(simd, tile, input),
+    }
 }
 
 /// Returns the levels of the inputs `2 * pair` and `2 * pair + 1` as bf16, less the level that stands for 0.
@@ -250,14 +267,18 @@ impl<const BITS: usize> Levels<'_, BITS> {
         input: usize,
         (scale, negative_least): &(S::Vector, S::Vector),
     ) -> S::Vector {
-        let Places { low: (line, shift), high } = Places::of(BITS, tile, input);
-        let mut levels = simd.bits(&self.0[line].0, shift, if BITS == 8 { 8 } else { 4 });
-        if let Some((line, shift)) = high {
-            let upper = simd.bits(&self.0[line].0, shift, BITS - 4);
-            levels = simd.mul_add(upper, simd.splat(16.0), levels);
-        }
         // The product is exact, so that it is the same with and without a fused addition.
-        simd.mul_add(levels, *scale, *negative_least)
+        simd.mul_add(self.level(simd, tile, input), *scale, *negative_least)
+    }
+
+    /// Returns the levels of one input for the outputs of a tile.
+    #[inline(always)]
+    fn level<S: Simd>(self, simd: S, tile: usize, input: usize) -> S::Vector {
+        let Places { low: (line, shift), high } = Places::of(BITS, tile, input);
+        let levels = simd.bits(&self.0[line].0, shift, if BITS == 8 { 8 } else { 4 });
+        let Some((line, shift)) = high else { return levels };
+        let upper = simd.bits(&self.0[line].0, shift, BITS - 4);
+        simd.mul_add(upper, simd.splat(16.0), levels)
     }
 }
 
@@ -304,51 +325,6 @@ fn halves(line: &Line, tile: usize) -> [u16; LANES] {
         *half = (word >> (16 * tile)) as u16;
     }
     halves
-}
-
-/// Unpacks the steps of a panel to a line for each of its inputs, as `packed_weight` has them for bf16.
-pub(super) struct UnpackPanel<'a> {
-    pub(super) kind: BlockType,
-    pub(super) heads: &'a [Line],
-    pub(super) steps: &'a [Line],
-    /// `[inputs]`
-    pub(super) to: &'a mut [Line],
-}
-
-impl Kernel for UnpackPanel<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        match self.kind.level_bits() {
-            4 => self.unpack::<S, 4>(simd),
-            5 => self.unpack::<S, 5>(simd),
-            6 => self.unpack::<S, 6>(simd),
-            _ => self.unpack::<S, 8>(simd),
-        }
-    }
-}
-
-impl UnpackPanel<'_> {
-    #[inline(always)]
-    fn unpack<S: Simd, const BITS: usize>(self, simd: S) {
-        let Self { kind, heads, steps: lines, to } = self;
-        for (idx, (step, to)) in lines.chunks_exact(step_lines(kind)).zip(to.chunks_mut(GROUP)).enumerate() {
-            let (numbers, levels) = step.split_at(num_number_lines(kind));
-            let head = head_of(kind, (heads, idx), numbers);
-            let first = steps(simd, kind, (head, &numbers[0]), 0);
-            let second = steps(simd, kind, (head, &numbers[0]), 1);
-            let levels = Levels::<BITS>(levels);
-            for (half, to) in to.chunks_mut(HALF_GROUP).enumerate() {
-                for (i, to) in to.iter_mut().enumerate() {
-                    let input = half * HALF_GROUP + i;
-                    let low = levels.weights(simd, 0, input, &first[half]);
-                    let high = levels.weights(simd, 1, input, &second[half]);
-                    simd.round_halves(low, high, to);
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -399,12 +375,12 @@ mod tests {
                 y
             };
             let row_bytes = num_blocks * kind.block_bytes();
-            let packed = PackedWeight::of_blocks_for(isa, [outputs, inputs], kind, &rows_of(&bytes, row_bytes));
+            let packed = PackedWeight::of_blocks([outputs, inputs], kind, &rows_of(&bytes, row_bytes));
             let rows_of_floats = rows_of(&floats, inputs * size_of::<f32>());
             let stored = Stored { sizes: [outputs, inputs], dtype: FloatType::F32, rows: &rows_of_floats };
             let expected = PackedWeight::pack_for(isa, &stored, WeightType::Bf16);
             let y = product(&packed);
-            if isa.multiplies_levels() {
+            if !isa.has_tiles() {
                 check_levels(isa, (&packed, &weights), (&x, bias.as_deref()), &y);
             } else {
                 assert!(y == product(&expected), "{isa} {kind:?} [{rows}, {outputs}, {inputs}]");

@@ -3,12 +3,13 @@
 //! Entry points: [`PackedWeight::pack`] once at load, [`linear`] at every step, [`linear_each`] for several layers of
 //! the same x, and [`gated_mlp`] for the three layers of a feed-forward network. `packed_weight` stores the weight in
 //! panels of 32 outputs, `row_blocks` lays x out to match, `tile` multiplies both in registers, and this file divides y
-//! among threads. Other weights use `tiled_weight` and `tiled` instead: int8 and int4 weights and, if the instruction
-//! set multiplies pairs of bf16, bf16 weights and those of `narrow`, which become bf16.
+//! among threads. Other weights use `tiled_weight` and `tiled` instead: int8 and int4 weights, those of `narrow` and, if
+//! the instruction set multiplies pairs of bf16, bf16 weights.
 //!
 //! With float weights, every element of y is one chain of multiply-adds over the inputs in ascending order (with bf16
-//! weights, over pairs of inputs on AVX-512 BF16 and over steps of 32 inputs on AMX), then the bias. With int8 and int4
-//! weights, the sums are exact integers. The division among threads therefore never changes a bit of the result.
+//! weights, over pairs of inputs on AVX-512 BF16 and over steps of 32 inputs on AMX), then the bias. With those of
+//! `narrow`, it is a chain over groups of inputs. With int8 and int4 weights, the sums are exact integers. The division
+//! among threads therefore never changes a bit of the result.
 
 mod bf16_panel;
 mod bf16_row;
@@ -31,20 +32,17 @@ mod tiled_weight;
 
 pub use packed_weight::{PackedWeight, StoredRows, WeightType};
 
-use std::cell::Cell;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
 use crate::activation::{self, Activation};
-use crate::isa::{self, Isa, Kernel, LANES, Simd};
-use crate::lines::Line;
+use crate::isa::{self, Isa, Kernel, Simd};
 use crate::scratch::Scratch;
-use packed_weight::{Bf16Line, PANEL_OUTPUTS, Panels, WeightLine};
+use packed_weight::{PANEL_OUTPUTS, Panels, WeightLine};
 use parts::{PanelCut, Part};
 use row_blocks::{RowBlock, RowBlocks};
 use tile::{LinesAhead, TileInputs};
-use tiled_weight::{Format, TiledWeight};
 
 /// The number of panels that share one pass over a row block.
 const GROUP_PANELS: usize = 4;
@@ -59,11 +57,6 @@ const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 const LINES_AHEAD: usize = 128;
 /// The number of tasks per thread. There are several, so that a thread that starts late can leave tasks to the others.
 const TASKS_PER_THREAD: usize = 4;
-
-thread_local! {
-    /// The lines of unpacked panels, kept for reuse.
-    static UNPACKED: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
-}
 
 /// Computes `y = x · Wᵀ + bias`, with x `[m, in]`, W `[out, in]`, bias `[out]` and y `[m, out]`.
 ///
@@ -114,7 +107,7 @@ pub(crate) fn linear_each_on(isa: Isa, x: &[f32], mut layers: Vec<Layer<'_>>) {
         for Layer { weight, bias, y } in parts {
             match weight.panels() {
                 Panels::Tiled(_) => tiled::linear(isa, (x, inputs), vec![Layer { weight, bias, y }]),
-                Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) | Panels::Narrow(_) => {
+                Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) => {
                     Product { isa, blocks: &blocks, weight, bias }.compute(y);
                 }
             }
@@ -240,7 +233,6 @@ impl Product<'_> {
             Panels::F32(lines) => self.isa.run(PartProduct { blocks, lines, part }),
             Panels::Bf16(lines) => self.isa.run(PartProduct { blocks, lines, part }),
             Panels::F16(lines) => self.isa.run(PartProduct { blocks, lines, part }),
-            Panels::Narrow(weight) => self.isa.run(UnpackedProduct { blocks, weight, part }),
             Panels::Tiled(_) => unreachable!("tiles are multiplied by `tiled`"),
         }
         if let Some(bias) = self.bias {
@@ -288,41 +280,6 @@ impl<L: WeightLine> Kernel for PartProduct<'_, '_, L> {
                 }
             }
         }
-    }
-}
-
-/// As [`PartProduct`] for a narrow weight: a few panels at a time are unpacked to lines of bf16.
-struct UnpackedProduct<'a, 'y> {
-    blocks: (&'a RowBlocks<'a>, usize),
-    weight: &'a TiledWeight,
-    part: &'a mut Part<'y, f32>,
-}
-
-impl Kernel for UnpackedProduct<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { blocks, weight, part } = self;
-        let Format::Narrow(narrow) = weight.format() else { unreachable!("other weights are not unpacked to lines") };
-        let num_inputs = blocks.0.num_inputs();
-        let mut lines = UNPACKED.take();
-        lines.resize(GROUP_PANELS * num_inputs, Line([0; LANES]));
-        for first in (0..part.num_panels).step_by(GROUP_PANELS) {
-            let num_panels = GROUP_PANELS.min(part.num_panels - first);
-            let lines = &mut lines[..num_panels * num_inputs];
-            for (panel, to) in lines.chunks_exact_mut(num_inputs).enumerate() {
-                narrow.unpack_panel(simd, weight.panel(part.first_panel + first + panel), to);
-            }
-            let rows = part.rows.iter_mut().map(|row| {
-                let [start, end] = [first, first + num_panels].map(|panel| (panel * PANEL_OUTPUTS).min(row.len()));
-                &mut row[start..end]
-            });
-            let rows = rows.collect();
-            let part = &mut Part { group: part.group, first_panel: 0, num_panels, rows };
-            simd.call(PartProduct::<Bf16Line> { blocks, lines, part });
-        }
-        UNPACKED.set(lines);
     }
 }
 

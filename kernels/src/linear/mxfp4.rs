@@ -1,8 +1,7 @@
 //! The layout of MXFP4 weights in cache lines, and their conversion to bf16, which is exact. `numbers::mxfp4` defines
 //! the format.
 //!
-//! Entry points: [`pack`], [`copy_row`], [`pairs`] for `level_tile`, [`unpack_step`] for tiles, [`UnpackPanel`] for
-//! `tile`.
+//! Entry points: [`pack`], [`copy_row`], [`pairs`] and [`doubled`] for `level_tile`, [`unpack_step`] for tiles.
 //!
 //! A step has 32 inputs, which are a block, and 32 outputs. It is stored as a line of 16 words for the scales, then
 //! lines for the floats, `[2 tiles][4][16 outputs]`. Word i of the scales has two bf16 numbers: half of the scale of
@@ -13,7 +12,7 @@ use half::bf16;
 use numbers::mxfp4::{self, BLOCK};
 
 use super::narrow::{TABLE_LEN, position};
-use crate::isa::{Kernel, LANES, Simd};
+use crate::isa::{LANES, Simd};
 use crate::lines::{Line, TILE_SIZE};
 
 /// The number of lines of floats of a tile.
@@ -25,13 +24,24 @@ pub(super) const MXFP4_STEP_LINES: usize = 1 + 2 * TILE_LINES;
 /// Twice the magnitude of each float without sign, four bits each, the first in the lowest bits.
 const DOUBLED: u32 = 0xc864_3210;
 
-/// Twice each float, as bf16. The table repeats them up to its length.
+/// Twice each float.
+static FLOATS: [f32; 16] = {
+    let mut floats = [0.0; 16];
+    let mut i = 0;
+    while i < 8 {
+        let magnitude = (DOUBLED >> (4 * i) & 15) as f32;
+        (floats[i], floats[8 + i]) = (magnitude, -magnitude);
+        i += 1;
+    }
+    floats
+};
+
+/// [`FLOATS`] as bf16. The table repeats them up to its length.
 static TABLE: [u16; TABLE_LEN] = {
     let mut table = [0; TABLE_LEN];
     let mut i = 0;
     while i < TABLE_LEN {
-        let magnitude = (DOUBLED >> (i % 8 * 4) & 15) as f32;
-        table[i] = (magnitude.to_bits() >> 16) as u16 | ((i as u16) << 12 & 0x8000);
+        table[i] = (FLOATS[i % 16].to_bits() >> 16) as u16;
         i += 1;
     }
     table
@@ -75,6 +85,13 @@ pub(super) fn pairs<S: Simd>(simd: S, (lines, tile): (&[Line], usize), pair: usi
     simd.look_up((line, position(input, 4)), None, &TABLE)
 }
 
+/// Returns twice the float of one input for the outputs of a tile, from the lines without scales.
+#[inline(always)]
+pub(super) fn doubled<S: Simd>(simd: S, (lines, tile): (&[Line], usize), input: usize) -> S::Vector {
+    let (line, input) = (&lines[tile * TILE_LINES + input / WORD_FLOATS].0, input % WORD_FLOATS);
+    simd.look_up_floats(line, position(input, 4), &FLOATS)
+}
+
 /// Unpacks a step to pairs of bf16: `[2 tiles][16 pairs of inputs][16 outputs]`.
 #[inline(always)]
 pub(super) fn unpack_step(step: &[Line], to: &mut [Line]) {
@@ -86,33 +103,6 @@ pub(super) fn unpack_step(step: &[Line], to: &mut [Line]) {
                 let even = weights(line, 2 * pair, &halves);
                 let odd = weights(line, 2 * pair + 1, &halves);
                 *to = joined(&even, &odd);
-            }
-        }
-    }
-}
-
-/// Unpacks the steps of a panel to a line for each of its inputs, as `packed_weight` has them for bf16.
-pub(super) struct UnpackPanel<'a> {
-    pub(super) steps: &'a [Line],
-    /// `[inputs]`
-    pub(super) to: &'a mut [Line],
-}
-
-impl Kernel for UnpackPanel<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
-        for (step, to) in self.steps.chunks_exact(MXFP4_STEP_LINES).zip(self.to.chunks_mut(BLOCK)) {
-            let [first, second] = [0, 1].map(|tile| halves(&step[0], tile));
-            for (idx, to) in to.chunks_mut(WORD_FLOATS).enumerate() {
-                let (low, high) = (&step[1 + idx], &step[1 + TILE_LINES + idx]);
-                // The last step may have fewer inputs. The loop has a constant length, so that the compiler unrolls it.
-                let mut unpacked = [Line([0; LANES]); WORD_FLOATS];
-                for (input, line) in unpacked.iter_mut().enumerate() {
-                    *line = joined(&weights(low, input, &first), &weights(high, input, &second));
-                }
-                to.copy_from_slice(&unpacked[..to.len()]);
             }
         }
     }

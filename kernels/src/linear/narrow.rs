@@ -1,8 +1,7 @@
-//! Weights of few bits, which are multiplied as bf16.
+//! Weights of few bits.
 //!
 //! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. `level_tile` multiplies levels, and then their
-//! sums by scales. For tiles, and where the instruction set does not multiply pairs of bf16, a few steps at a time
-//! become lines of bf16.
+//! sums by scales. For tiles, a few steps at a time become lines of bf16.
 
 use numbers::blocks::BlockType;
 
@@ -67,14 +66,24 @@ impl Narrow {
         if matches!(self, Self::Blocks(BlockType::Q2_K | BlockType::Q3_K | BlockType::Q6_K)) { 2 } else { 1 }
     }
 
-    /// True if numbers are added to the products of scales and levels.
+    /// True if `level_tile` needs the sums of x: for the least numbers or, where levels are multiplied as f32, for the
+    /// level that stands for 0.
     #[inline(always)]
-    pub(super) fn has_least(self) -> bool {
-        matches!(self, Self::Blocks(kind) if kind.has_least())
+    pub(super) fn takes_sums(self, has_pairs: bool) -> bool {
+        matches!(self, Self::Blocks(kind) if !has_pairs || kind.has_least())
     }
 
-    /// Returns the numbers, as bf16, for which the levels of a tile's outputs stand, two in each word: for the inputs
-    /// `2 * pair` and `2 * pair + 1`.
+    /// Returns the level of one input for the outputs of a tile as f32; of MXFP4, twice the float.
+    #[inline(always)]
+    pub(super) fn level<S: Simd>(self, simd: S, (lines, tile): (&[Line], usize), input: usize) -> S::Vector {
+        match self {
+            Self::Mxfp4 => mxfp4::doubled(simd, (lines, tile), input),
+            Self::Blocks(kind) => levels::level(simd, kind, (lines, tile), input),
+        }
+    }
+
+    /// Returns the levels of the inputs `2 * pair` and `2 * pair + 1` for the outputs of a tile as bf16, two in each word,
+    /// less the level that stands for 0; of MXFP4, twice the floats.
     #[inline(always)]
     pub(super) fn pairs<S: Simd>(self, simd: S, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
         match self {
@@ -83,20 +92,26 @@ impl Narrow {
         }
     }
 
-    /// Returns the scales of a tile's outputs in the step `idx` of a panel, and the lines of its levels.
+    /// Returns the lines of a step that hold levels.
     #[inline(always)]
-    pub(super) fn scales<'a, S: Simd>(
+    pub(super) fn levels(self, step: &[Line]) -> &[Line] {
+        match self {
+            Self::Mxfp4 => &step[1..],
+            Self::Blocks(kind) => levels::levels(kind, step),
+        }
+    }
+
+    /// Returns the scales of a tile's outputs in the step `idx` of a panel.
+    #[inline(always)]
+    pub(super) fn scales<S: Simd>(
         self,
         simd: S,
         heads: (&[Line], usize),
-        step: &'a [Line],
+        step: &[Line],
         tile: usize,
-    ) -> (Scales<S::Vector>, &'a [Line]) {
+    ) -> Scales<S::Vector> {
         match self {
-            Self::Mxfp4 => {
-                let scale = simd.widen_bf16_pairs(simd.load_words(&step[0].0))[tile];
-                ([(scale, simd.splat(0.0)); 2], &step[1..])
-            }
+            Self::Mxfp4 => [(simd.widen_bf16_pairs(simd.load_words(&step[0].0))[tile], simd.splat(0.0)); 2],
             Self::Blocks(kind) => levels::scales(simd, kind, heads, step, tile),
         }
     }
@@ -117,15 +132,6 @@ impl Narrow {
                     levels::unpack_step(simd, kind, (steps.heads, steps.first + idx), step, to);
                 }
             }
-        }
-    }
-
-    /// Unpacks a panel to a line for each of its inputs, as `packed_weight` has them for bf16.
-    #[inline(always)]
-    pub(super) fn unpack_panel<S: Simd>(self, simd: S, (heads, steps): (&[Line], &[Line]), to: &mut [Line]) {
-        match self {
-            Self::Mxfp4 => simd.call(mxfp4::UnpackPanel { steps, to }),
-            Self::Blocks(kind) => simd.call(levels::UnpackPanel { kind, heads, steps, to }),
         }
     }
 

@@ -70,9 +70,6 @@ pub(super) enum Panels {
     Bf16(Lines<Bf16Line>),
     F16(Lines<F16Line>),
     Tiled(TiledWeight),
-    /// Narrow weights where the instruction set does not multiply pairs of bf16. A few panels at a time become lines of
-    /// bf16.
-    Narrow(TiledWeight),
 }
 
 /// The weights of one input for the outputs of a panel.
@@ -119,13 +116,6 @@ impl Stored<'_> {
     }
 }
 
-impl Panels {
-    /// Returns the panels of a narrow weight, which `isa` multiplies as tiles or as lines.
-    fn narrow(isa: Isa, weight: TiledWeight) -> Self {
-        if isa.rounds_to_bf16() { Self::Tiled(weight) } else { Self::Narrow(weight) }
-    }
-}
-
 impl PackedWeight {
     /// Packs the weight `[num_outputs, num_inputs]` of type `stored` as `packed`, on all threads of the current pool,
     /// for the instruction set in use. Each thread reads some of the rows at a time, so that a large weight never has a
@@ -148,28 +138,22 @@ impl PackedWeight {
             WeightType::F16 => Panels::F16(pack_lines(isa, stored)),
             WeightType::Int8 => Panels::Tiled(TiledWeight::pack(isa, Format::Int8, stored)),
             WeightType::Int4 => Panels::Tiled(TiledWeight::pack(isa, Format::Int4, stored)),
-            WeightType::Mxfp4 => Panels::narrow(isa, TiledWeight::pack(isa, Format::Narrow(Narrow::Mxfp4), stored)),
+            WeightType::Mxfp4 => Panels::Tiled(TiledWeight::pack(isa, Format::Narrow(Narrow::Mxfp4), stored)),
         };
         Self { num_outputs, num_inputs, panels }
     }
 
-    /// Packs the weight `[num_outputs, num_inputs]` that is stored in blocks, on all threads of the current pool, for
-    /// the instruction set in use. The weight keeps about the size of the blocks. Products are those of the nearest
-    /// bf16 numbers. `rows` passes the bytes of the blocks of some rows.
+    /// Packs the weight `[num_outputs, num_inputs]` that is stored in blocks, on all threads of the current pool. The
+    /// weight keeps about the size of the blocks. Products use the weights without rounding, or the nearest bf16 where
+    /// tiles multiply them. `rows` passes the bytes of the blocks of some rows.
     ///
     /// # Panics
     /// When a dimension is 0, or `num_inputs` is not a multiple of the length of a block.
     pub fn of_blocks(sizes: [usize; 2], kind: BlockType, rows: &StoredRows<'_>) -> Self {
-        Self::of_blocks_for(active(), sizes, kind, rows)
-    }
-
-    /// [`PackedWeight::of_blocks`] for a given instruction set.
-    pub(super) fn of_blocks_for(isa: Isa, sizes: [usize; 2], kind: BlockType, rows: &StoredRows<'_>) -> Self {
         let [num_outputs, num_inputs] = sizes;
         assert!(num_outputs > 0 && num_inputs > 0, "a weight is [{num_outputs}, {num_inputs}]: both must be positive");
         assert!(num_inputs.is_multiple_of(kind.block_len()), "{num_inputs} inputs in blocks of {}", kind.block_len());
-        let panels = Panels::narrow(isa, TiledWeight::of_blocks(sizes, kind, rows));
-        Self { num_outputs, num_inputs, panels }
+        Self { num_outputs, num_inputs, panels: Panels::Tiled(TiledWeight::of_blocks(sizes, kind, rows)) }
     }
 
     /// Returns the memory of [`PackedWeight::of_blocks`] in bytes, including padding.
@@ -193,7 +177,7 @@ impl PackedWeight {
             Panels::F32(lines) => size_of_val(&**lines),
             Panels::Bf16(lines) => size_of_val(&**lines),
             Panels::F16(lines) => size_of_val(&**lines),
-            Panels::Tiled(tiles) | Panels::Narrow(tiles) => tiles.size_bytes(),
+            Panels::Tiled(tiles) => tiles.size_bytes(),
         }
     }
 
@@ -210,7 +194,7 @@ impl PackedWeight {
             Panels::F32(lines) => copy_row(lines, output, row),
             Panels::Bf16(lines) => copy_row(lines, output, row),
             Panels::F16(lines) => copy_row(lines, output, row),
-            Panels::Tiled(tiles) | Panels::Narrow(tiles) => tiles.copy_row(output, row),
+            Panels::Tiled(tiles) => tiles.copy_row(output, row),
         }
     }
 
@@ -222,7 +206,7 @@ impl PackedWeight {
     pub(super) fn tiled_format(&self) -> Option<Format> {
         match &self.panels {
             Panels::Tiled(weight) => Some(weight.format()),
-            Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) | Panels::Narrow(_) => None,
+            Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) => None,
         }
     }
 }

@@ -99,7 +99,7 @@ pub(super) fn linear(isa: Isa, (x, inputs): (&[f32], usize), layers: Vec<Layer<'
     let num_outputs = layers.iter().map(|layer| layer.weight.num_outputs()).sum();
     let tiled = layers.into_iter().map(|Layer { weight, bias, y }| match weight.panels() {
         Panels::Tiled(weight) => (weight, bias, y),
-        Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) | Panels::Narrow(_) => {
+        Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) => {
             unreachable!("other weights are multiplied by `tile`")
         }
     });
@@ -133,7 +133,7 @@ pub(super) fn gated_mlp(
     let cut = Cut::new((isa, num_rows), [gate, up], outputs);
     let blocks = Blocks::new(isa, gate.format(), (x, inputs), cut.is_small);
     let (weights, finish) = ([gate, up], Finish::Gate(activation));
-    let between = if down.format().rounds_to_bf16() && !down.format().takes_sums(isa) {
+    let between = if isa.rounds_to_bf16() && down.format().rounds_to_bf16() && !down.format().takes_sums(isa) {
         // The outputs of a panel are the inputs of one step.
         let mut between = Blocks::unwritten((Format::Bf16, 1), num_rows, outputs);
         let block_rows = between.block_rows();
@@ -296,9 +296,7 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
         let block_rows = self.blocks.block_rows();
         let num_rows = self.destination.num_blocks(block_rows) * block_rows;
         match self.weights[0].format() {
-            Format::Bf16 | Format::Narrow(_) if !S::HAS_PAIRS => {
-                unreachable!("weights are laid out for the instruction set")
-            }
+            Format::Bf16 if !S::HAS_PAIRS => unreachable!("weights are laid out for the instruction set"),
             format @ (Format::Bf16 | Format::Narrow(_)) => {
                 let by = match tiles {
                     Some(tiles) => Bf16::Tiles(tiles),

@@ -74,9 +74,18 @@ impl Format {
         matches!(self, Self::Bf16 | Self::Narrow(_))
     }
 
+    /// The number of lines of a row of x in a step.
+    pub(super) fn num_parts(self, isa: Isa) -> usize {
+        match self {
+            Self::Bf16 | Self::Int4 => 1,
+            Self::Int8 => isa.dot_parts(),
+            Self::Narrow(_) => 2 - usize::from(isa.rounds_to_bf16()),
+        }
+    }
+
     /// True if products with the weights need the sums of x.
     pub(super) fn takes_sums(self, isa: Isa) -> bool {
-        isa.multiplies_levels() && matches!(self, Self::Narrow(narrow) if narrow.has_least())
+        matches!(self, Self::Narrow(narrow) if !isa.has_tiles() && narrow.takes_sums(isa.rounds_to_bf16()))
     }
 
     fn num_steps(self, num_inputs: usize) -> usize {
