@@ -1,9 +1,10 @@
 //! The speed of a model's steps on this processor, without a server, compared with the bounds of the hardware.
 //!
 //! Entry points: [`SpeedArgs`], [`measure`]. Reading a prompt is compared with the multiply-adds per second that the
-//! processor can do. Decoding is compared with memory bandwidth, as if each step read every weight once, and all keys
-//! and values of its rows. Shares of these limits are calculated from the median time of the steps, speeds from the
-//! median and from the shortest time.
+//! processor can do. Decoding is compared with memory bandwidth, as if each step read every weight that it multiplies
+//! once, and all keys and values of its rows. Which weights several rows of a model with experts read depends on their
+//! choices, so that there is no comparison. Shares of these limits are calculated from the median time of the steps,
+//! speeds from the median and from the shortest time.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -123,21 +124,26 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     let _ = writeln!(text, "{weights_gb:.2} GB of weights as {stored}; memory reads {bandwidth:.1} GB/s");
     let seconds = prefills(&mut engine, args, &sequences)?;
     let tokens = f64::from(args.prompt_tokens);
-    let Work { per_token, per_logits } = engine.work();
+    let Work { per_token, per_logits, has_experts } = engine.work();
     let multiply_adds = tokens * per_token as f64 + per_logits as f64;
     let share = 100.0 * multiply_adds / median(&seconds) / peak;
     let (rates_of_prompts, peak) = (rates(&seconds, tokens), 2e-9 * peak);
     let _ =
         writeln!(text, "prefill {tokens:<4} {rates_of_prompts}, linear layers at {share:.0} % of {peak:.0} GFLOP/s");
+    // Embeddings, and the experts that a row does not choose, are not multiplied.
+    let share_read = ((per_token + per_logits) as f64 / engine.info().num_parameters as f64).min(1.0);
     for num_rows in &args.rows {
         let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
         let seconds = decodes(&mut engine, args, sequences)?;
         // On average, the contexts of a step contain about half of the tokens to generate.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
-        let read_gb = weights_gb + num_tokens * kv_bytes_per_token / 1e9;
+        let read_gb = share_read * weights_gb + num_tokens * kv_bytes_per_token / 1e9;
         let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(machine.bandwidth());
-        let rates = rates(&seconds, f64::from(*num_rows));
-        let _ = writeln!(text, "decode  {num_rows:<4} {rates}, {read_gb:.2} GB at {share:.0} % of the bandwidth");
+        let _ = write!(text, "decode  {num_rows:<4} {}", rates(&seconds, f64::from(*num_rows)));
+        if *num_rows == 1 || !has_experts {
+            let _ = write!(text, ", {read_gb:.2} GB at {share:.0} % of the bandwidth");
+        }
+        text.push('\n');
     }
     Ok(text)
 }

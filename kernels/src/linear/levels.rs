@@ -229,10 +229,7 @@ pub(super) fn pairs<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], 
         let [even, odd] = [simd.bits(low, shift, 8), simd.bits(low, shift + 16, 8)];
         return simd.pair_floats(simd.sub(even, zero), simd.sub(odd, zero));
     }
-    let high = match high {
-        Some((line, shift)) => Some((&lines[line].0, shift)),
-        None => None,
-    };
+    let high = high.map(|(line, shift)| (&lines[line].0, shift));
     simd.look_up((low, shift), high, &TABLES[kind as usize])
 }
 

@@ -24,6 +24,11 @@ impl Graph {
         });
         of_nodes.fold(0, usize::saturating_add) as u64
     }
+
+    /// True if a layer has experts, of which each token chooses some.
+    pub fn has_experts(&self) -> bool {
+        self.nodes().iter().any(|node| matches!(node.op, Op::Experts(_)))
+    }
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl Description {
             num_parameters: num_parameters(&self.graphs),
             can_skip_prefix: self.graphs.can_skip_prefix(),
             window: self.graphs.window(),
-            work: Work { per_token, per_logits },
+            work: Work { per_token, per_logits, has_experts: self.graphs.decoder.has_experts() },
             sampled: self.checkpoint.sampled().value(),
         }
     }

@@ -46,13 +46,15 @@ pub(crate) struct Engine {
     rows: Option<RowTable>,
 }
 
-/// The numbers of multiply-adds in a rank's linear layers.
+/// The work of a rank's linear layers, in multiply-adds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
     /// For each token.
     pub(crate) per_token: u64,
     /// In addition, for each row of logits.
     pub(crate) per_logits: u64,
+    /// True if tokens choose some of the weights.
+    pub(crate) has_experts: bool,
 }
 
 impl Engine {
