@@ -191,8 +191,8 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     #[inline(always)]
     fn look_up_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Pair {
         let words = self.load_words(words);
-        // SAFETY: `self` proves that the CPU has AVX2; the table holds the 32 bytes that are read. The permutation reads
-        // only the lowest three bits of each word, and the fourth is the sign.
+        // SAFETY: `self` proves that the CPU has AVX2; the table holds the 32 bytes that are read. The permutation
+        // reads only the lowest three bits of each word, and the fourth is the sign.
         unsafe {
             let first = _mm256_loadu_ps(table.as_ptr());
             let (right, left) = (_mm256_set1_epi32(shift as i32), _mm256_set1_epi32(28 - shift as i32));

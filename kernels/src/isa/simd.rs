@@ -54,8 +54,8 @@ pub(crate) trait Simd: Copy {
     /// Runs `kernel` in a function of its own. Loops with many callers use this function, because compiling many
     /// inlined copies takes long.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
-    /// Like [`Simd::call`], for a kernel without products of bytes: instruction sets that differ only in these share its
-    /// code.
+    /// Like [`Simd::call`], for a kernel without products of bytes: instruction sets that differ only in these share
+    /// its code.
     #[inline(always)]
     fn call_for_floats<K: Kernel>(self, kernel: K) -> K::Output {
         self.call(kernel)
@@ -209,8 +209,8 @@ pub(crate) trait Simd: Copy {
     }
 
     /// Returns elements of `table` for the halves of words, two in each word. The lowest 4 bits of an index are in the
-    /// words of `low`, at the given position in each half. If there is `high`, 1 or 2 further bits are in its words, below bits of no meaning.
-    /// The table repeats if indices have fewer than 6 bits.
+    /// words of `low`, at the given position in each half. If there is `high`, 1 or 2 further bits are in its words,
+    /// below bits of no meaning. The table repeats if indices have fewer than 6 bits.
     ///
     /// # Panics
     /// When [`Simd::HAS_PAIRS`] is false.

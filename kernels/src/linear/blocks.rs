@@ -1,8 +1,9 @@
 //! Blocks of rows of x for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16 or f32 or, with a
 //! scale per row, of int8.
 //!
-//! Entry point: [`Blocks`]. A row has one line per step or, for f32 and where int8 is multiplied as 16-bit integers, one
-//! line for each of two parts. Missing inputs of the last step are zero; missing rows of the last block have arbitrary values.
+//! Entry point: [`Blocks`]. A row has one line per step or, for f32 and where int8 is multiplied as 16-bit integers,
+//! one line for each of two parts. Missing inputs of the last step are zero; missing rows of the last block have
+//! arbitrary values.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -37,8 +38,8 @@ pub(super) struct Blocks {
     rows: Vec<RowNumbers>,
     /// For int4 weights, the start values of the sums of each group, in the order of `lines`.
     starts: Vec<[u32; STEP_GROUPS]>,
-    /// For weights with least numbers, the sums of x for each half of a line, in the order of `lines`: those of the half
-    /// or, if the halves share their scales, those of the line.
+    /// For weights with least numbers, the sums of x for each half of a line, in the order of `lines`: those of the
+    /// half or, if the halves share their scales, those of the line.
     sums: Vec<[f32; 2]>,
 }
 
@@ -62,7 +63,8 @@ pub(super) struct BlockOfX<'a> {
     pub(super) sums: &'a [[f32; 2]],
 }
 
-/// A block whose rows are to be laid out, for bf16 weights as bf16, for narrow weights as bf16 or f32, otherwise as int8.
+/// A block whose rows are to be laid out, for bf16 weights as bf16, for narrow weights as bf16 or f32, otherwise as
+/// int8.
 struct Round<'a> {
     format: Format,
     x: &'a [f32],

@@ -1,8 +1,8 @@
 //! Products with weights of few bits: a few rows times the 32 outputs of a panel, a group of inputs at a time.
 //!
 //! Entry points: [`add_product`], which multiplies what [`unpack`] returns, and [`add_products_of_row`], which unpacks
-//! in registers. Both add in the same order, whatever the number of rows: the products of a group's levels and x, in the
-//! order of inputs, then the scale times their sum, then the least number times the sum of x. So weights are never
+//! in registers. Both add in the same order, whatever the number of rows: the products of a group's levels and x, in
+//! the order of inputs, then the scale times their sum, then the least number times the sum of x. So weights are never
 //! rounded. x is bf16 if the instruction set multiplies pairs of bf16, otherwise f32.
 
 use std::sync::atomic::{Ordering, compiler_fence};

@@ -9,9 +9,10 @@
 //! numbers of heads after each line of first numbers. Word i of a line has the number of output i in its low half, and
 //! that of output i + 16 in its high half.
 //!
-//! The lines of levels are `[2 tiles][lines][16 outputs]`; a word has adjacent inputs of one output, at the positions of
-//! `narrow::position`. Levels of 4 bits have 4 lines for each tile, and those of 8 bits have 8. Levels of 5 and 6 bits
-//! have their lower 4 bits in such lines, and their upper bits in further lines, `[2 tiles][1 or 2 lines][16 outputs]`.
+//! The lines of levels are `[2 tiles][lines][16 outputs]`; a word has adjacent inputs of one output, at the positions
+//! of `narrow::position`. Levels of 4 bits have 4 lines for each tile, and those of 8 bits have 8. Levels of 5 and 6
+//! bits have their lower 4 bits in such lines, and their upper bits in further lines, `[2 tiles][1 or 2 lines][16
+//! outputs]`.
 
 use half::{bf16, f16};
 use numbers::blocks::{BlockType, GROUP, Group, HALF_GROUP, ZERO_FACTOR};

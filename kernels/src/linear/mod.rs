@@ -3,8 +3,8 @@
 //! Entry points: [`PackedWeight::pack`] once at load, [`linear`] at every step, [`linear_each`] for several layers of
 //! the same x, and [`gated_mlp`] for the three layers of a feed-forward network. `packed_weight` stores the weight in
 //! panels of 32 outputs, `row_blocks` lays x out to match, `tile` multiplies both in registers, and this file divides y
-//! among threads. Other weights use `tiled_weight` and `tiled` instead: int8 and int4 weights, those of `narrow` and, if
-//! the instruction set multiplies pairs of bf16, bf16 weights.
+//! among threads. Other weights use `tiled_weight` and `tiled` instead: int8 and int4 weights, those of `narrow` and,
+//! if the instruction set multiplies pairs of bf16, bf16 weights.
 //!
 //! With float weights, every element of y is one chain of multiply-adds over the inputs in ascending order (with bf16
 //! weights, over pairs of inputs on AVX-512 BF16 and over steps of 32 inputs on AMX), then the bias. With those of

@@ -82,8 +82,8 @@ impl Narrow {
         }
     }
 
-    /// Returns the levels of the inputs `2 * pair` and `2 * pair + 1` for the outputs of a tile as bf16, two in each word,
-    /// less the level that stands for 0; of MXFP4, twice the floats.
+    /// Returns the levels of the inputs `2 * pair` and `2 * pair + 1` for the outputs of a tile as bf16, two in each
+    /// word, less the level that stands for 0; of MXFP4, twice the floats.
     #[inline(always)]
     pub(super) fn pairs<S: Simd>(self, simd: S, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
         match self {
