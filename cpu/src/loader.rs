@@ -1,8 +1,8 @@
 //! Converts a checkpoint to weights in the form that the kernels need.
 //!
-//! Entry points: [`load`], and [`size_bytes`], which predicts the memory that it takes. The operations that use a
-//! weight decide its form. Weights of linear layers and of experts are packed; an embedding that shares a packed weight
-//! reads single rows of it. Other embeddings are tables in the type of their spec, and norms and biases are f32.
+//! Entry points: [`load`], and [`size_bytes`], which predicts the memory that it takes. The form of a weight depends on
+//! the operations that use it. Weights of linear layers and of experts are packed. An embedding that shares a packed
+//! weight reads single rows of it. Other embeddings are tables in the type of their spec, and norms and biases are f32.
 //! Matrices and tables that a GGUF file stores in blocks are packed in blocks. One tensor is converted at a time, and
 //! large ones in parts, so that loading takes little more memory than the loaded weights.
 

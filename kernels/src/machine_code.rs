@@ -32,8 +32,8 @@ const LOOPS: [(Product, usize, usize); 8] = [
 /// The maximum number of vectors that a loop may load from or store to the stack. Loops that widen, exponentiate or
 /// measure the processor's arithmetic spill some.
 const MAX_STACK_VECTORS: usize = 40;
-/// The same for each product of a loop that converts levels of few bits. It has the products of a whole step, and keeps
-/// x and the levels on the stack until it needs them. Memory limits its speed.
+/// The maximum number of vectors on the stack for each product of a loop that converts levels of few bits. Such a loop
+/// has the products of a whole step, and keeps x and levels on the stack until it needs them. Memory limits its speed.
 const MAX_STACK_VECTORS_PER_LEVEL: usize = 3;
 
 /// An innermost loop that adds products.

@@ -1,7 +1,7 @@
 //! Models in several GGUF files, `model-00001-of-00003.gguf` and so on, as llama.cpp splits them.
 //!
-//! Entry points: [`complete`] adds the tensors of the other files to the header of the first; [`Part`] is the number of
-//! a file among the files of its model. The first file has the metadata of the model. In each file, the keys
+//! Entry points: [`complete`], which adds the tensors of the other files to the header of the first, and [`Part`], the
+//! number of a file among the files of its model. The first file has the metadata of the model. In each file, the keys
 //! `split.count`, `split.no` (from 0) and `split.tensors.count` describe the whole model.
 
 use std::path::Path;

@@ -1,11 +1,12 @@
 //! Blocks of integers of few bits that share scales, as GGUF files store them (`ggml-org/ggml`, src/ggml-common.h).
 //!
 //! Entry point: [`BlockType`]. [`BlockType::head`] and [`BlockType::group`] return the numbers of a block as they are
-//! stored. [`BlockType::factors`] and [`BlockType::step`] compute scales from them. [`BlockType::read`] does all of it.
+//! stored. [`BlockType::factors`] and [`BlockType::step`] compute scales from them. [`BlockType::read`] returns the
+//! weights of whole blocks.
 //!
-//! A block has groups of 32 levels, which are integers without sign. Each half of a group, 16 levels, has a scale and a
-//! least number, and a weight is `scale · level - least`. In f32 the product is exact. The weight is exact too if the
-//! type has no least numbers of its own.
+//! A block has groups of 32 unsigned integers, the levels. Each half of a group has a scale and a least number; in some
+//! types both halves have the same. A weight is `scale · level - least`. In f32 the product is exact. The weight is
+//! exact too if the type has no least numbers of its own.
 
 use half::f16;
 

@@ -63,8 +63,7 @@ pub(super) struct BlockOfX<'a> {
     pub(super) sums: &'a [[f32; 2]],
 }
 
-/// A block whose rows are to be laid out, for bf16 weights as bf16, for narrow weights as bf16 or f32, otherwise as
-/// int8.
+/// A block whose rows are to be laid out: as bf16 for bf16 weights, as bf16 or f32 for narrow ones, otherwise as int8.
 struct Round<'a> {
     format: Format,
     x: &'a [f32],
@@ -173,9 +172,9 @@ impl Kernel for Round<'_> {
     fn run<S: Simd>(self, simd: S) {
         for (row, x) in self.x.chunks_exact(self.num_inputs).enumerate() {
             let lines = self.lines.chunks_exact_mut(self.num_parts).skip(row).step_by(self.block_rows);
-            if self.format.rounds_to_bf16() && S::HAS_PAIRS {
+            if self.format.takes_floats() && S::HAS_PAIRS {
                 bf16_row(simd, x, lines);
-            } else if self.format.rounds_to_bf16() {
+            } else if self.format.takes_floats() {
                 f32_row(x, lines);
             } else {
                 self.rows[row] = int8_row(x, lines);

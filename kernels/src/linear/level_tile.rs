@@ -26,7 +26,7 @@ const SCALE_LINES: usize = TILES * 4;
 type Sums = [f32; BLOCK_COLUMNS];
 
 /// The number of parts of a pair of inputs: one word with both in bf16, or two numbers in f32.
-pub(super) const fn num_parts<S: Simd>() -> usize {
+const fn num_parts<S: Simd>() -> usize {
     if S::HAS_PAIRS { 1 } else { 2 }
 }
 

@@ -7,9 +7,9 @@
 //! if the instruction set multiplies pairs of bf16, bf16 weights.
 //!
 //! With float weights, every element of y is one chain of multiply-adds over the inputs in ascending order (with bf16
-//! weights, over pairs of inputs on AVX-512 BF16 and over steps of 32 inputs on AMX), then the bias. With those of
-//! `narrow`, it is a chain over groups of inputs. With int8 and int4 weights, the sums are exact integers. The division
-//! among threads therefore never changes a bit of the result.
+//! weights, over pairs of inputs on AVX-512 BF16 and over steps of 32 inputs on AMX), then the bias. With weights of
+//! `narrow`, it is one chain over groups of inputs. With int8 and int4 weights, the sums are exact integers. The
+//! division among threads therefore never changes a bit of the result.
 
 mod bf16_panel;
 mod bf16_row;

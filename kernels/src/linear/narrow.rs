@@ -1,7 +1,7 @@
 //! Weights of few bits.
 //!
-//! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. `level_tile` multiplies levels, and then their
-//! sums by scales. For tiles, a few steps at a time become lines of bf16.
+//! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. `level_tile` adds the
+//! products of levels and x, and multiplies the sums by scales. For tiles, a few steps at a time become lines of bf16.
 
 use numbers::blocks::BlockType;
 
@@ -25,8 +25,8 @@ pub(super) const TABLE_LEN: usize = 64;
 /// The scales of a tile's outputs for each half of a group, and the numbers that are added for an x of 1.
 pub(super) type Scales<V> = [(V, V); 2];
 
-/// Returns the position, in the words of a line, of the input `i` among those that the line has. The even inputs are in
-/// the low halves of words and the odd ones in the high halves, so that a pair of inputs needs one shift.
+/// Returns the lowest bit of input `i` of a line in its words. The low halves of words have the even inputs, and the
+/// high halves the odd ones, so that one shift reads a pair of inputs.
 #[inline(always)]
 pub(super) const fn position(i: usize, num_bits: usize) -> usize {
     i / 2 * num_bits + i % 2 * 16

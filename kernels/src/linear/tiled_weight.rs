@@ -29,7 +29,7 @@ pub(super) enum Format {
     Int8,
     /// Eight int4 values, in the layout of `int4`.
     Int4,
-    /// Numbers of few bits, which become pairs of bf16.
+    /// Numbers of few bits, in a layout of `narrow`.
     Narrow(Narrow),
 }
 
@@ -69,8 +69,9 @@ impl Format {
         }
     }
 
-    /// True if x is rounded to bf16, and false if it is quantized to int8.
-    pub(super) fn rounds_to_bf16(self) -> bool {
+    /// True if x is multiplied as floats, and false if it is quantized to int8. The floats are bf16 if the instruction
+    /// set multiplies pairs of bf16, otherwise f32.
+    pub(super) fn takes_floats(self) -> bool {
         matches!(self, Self::Bf16 | Self::Narrow(_))
     }
 
