@@ -96,12 +96,9 @@ pub(crate) fn assemble(
         true => assembly.gather(&mut slice, &mut wait, events_tx),
         false => assembly.join(&mut slice, &mut wait, events_tx),
     };
-    let kept = wait.kept;
+    wait.hand_over(events_tx);
     match outcome {
-        Ok(Complete::Yes) => {
-            kept.into_iter().for_each(|event| _ = events_tx.send(event));
-            Ok(Some(slice))
-        }
+        Ok(Complete::Yes) => Ok(Some(slice)),
         Ok(Complete::Stopped) => {
             slice.end(&News::Left);
             Ok(None)
@@ -128,7 +125,7 @@ pub(super) struct Wait<'a> {
     events: &'a Receiver<Event>,
     until: Instant,
     /// News for the supervisor: another host may start its shards before this one is connected with all hosts.
-    pub(super) kept: Vec<Event>,
+    kept: Vec<Event>,
 }
 
 /// The outcome of a wait.
@@ -156,6 +153,11 @@ impl Notes {
 impl<'a> Wait<'a> {
     pub(super) fn new(signals: &'a mut Signals, events: &'a Receiver<Event>, until: Instant) -> Self {
         Self { signals, events, until, kept: Vec::new() }
+    }
+
+    /// Sends the news that were kept for the supervisor.
+    pub(super) fn hand_over(self, events: &SyncSender<Event>) {
+        self.kept.into_iter().for_each(|event| _ = events.send(event));
     }
 
     /// Waits like [`Wait::receive`], and logs for whom from time to time.
