@@ -106,14 +106,24 @@ fn multiply_panels<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usiz
 ) {
     let (x, _) = tile.x.as_chunks::<ROWS>();
     let mut panels = [&tile.lines[..0]; PANELS];
-    let mut sums = [[[simd.splat(0.0); VECTORS]; PANELS]; ROWS];
+    // The values of y are copied, because the compiler keeps sums in registers only if every loop over them is short.
+    let mut outputs = [[[[0.0; LANES]; VECTORS]; PANELS]; ROWS];
     let output_of =
         |panel, vector| y.first_output + (first_panel + panel) * PANEL_OUTPUTS + (first_vector + vector) * LANES;
     for panel in 0..PANELS {
         panels[panel] = &tile.lines[(first_panel + panel) * tile.panel_lines..][tile.inputs.clone()][..x.len()];
-        for (sums, y) in sums.iter_mut().zip(y.rows.iter()) {
-            for (vector, sums) in sums[panel].iter_mut().enumerate() {
-                *sums = load_outputs(simd, y, output_of(panel, vector));
+        for (outputs, y) in outputs.iter_mut().zip(y.rows.iter()) {
+            for (vector, outputs) in outputs[panel].iter_mut().enumerate() {
+                let y = &y[outputs_from(output_of(panel, vector), y)];
+                outputs[..y.len()].copy_from_slice(y);
+            }
+        }
+    }
+    let mut sums = [[[simd.splat(0.0); VECTORS]; PANELS]; ROWS];
+    for row in 0..ROWS {
+        for panel in 0..PANELS {
+            for vector in 0..VECTORS {
+                sums[row][panel][vector] = simd.load(&outputs[row][panel][vector]);
             }
         }
     }
@@ -138,10 +148,19 @@ fn multiply_panels<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usiz
             }
         }
     }
-    for (sums, y) in sums.into_iter().zip(y.rows.iter_mut()) {
-        for (panel, sums) in sums.into_iter().enumerate() {
-            for (vector, sums) in sums.into_iter().enumerate() {
-                store_outputs(simd, sums, y, output_of(panel, vector));
+    for row in 0..ROWS {
+        for panel in 0..PANELS {
+            for vector in 0..VECTORS {
+                simd.store(sums[row][panel][vector], &mut outputs[row][panel][vector]);
+            }
+        }
+    }
+    for (outputs, y) in outputs.iter().zip(y.rows.iter_mut()) {
+        for (panel, outputs) in outputs.iter().enumerate() {
+            for (vector, outputs) in outputs.iter().enumerate() {
+                let range = outputs_from(output_of(panel, vector), y);
+                let y = &mut y[range];
+                y.copy_from_slice(&outputs[..y.len()]);
             }
         }
     }
@@ -156,22 +175,8 @@ fn prefetch<S: Simd, L>(simd: S, line: *const L) {
     }
 }
 
-/// Loads sixteen outputs of a row, padded with zeros at its end.
+/// Returns the range of up to sixteen outputs from `first` on in a row of y: fewer or none at its end.
 #[inline(always)]
-fn load_outputs<S: Simd>(simd: S, y: &[f32], first: usize) -> S::Vector {
-    let y = &y[first.min(y.len())..];
-    match y.first_chunk() {
-        Some(y) => simd.load(y),
-        None => simd.load_padded(y, 0.0),
-    }
-}
-
-#[inline(always)]
-fn store_outputs<S: Simd>(simd: S, sums: S::Vector, y: &mut [f32], first: usize) {
-    let first = first.min(y.len());
-    let y = &mut y[first..];
-    match y.first_chunk_mut() {
-        Some(y) => simd.store(sums, y),
-        None => simd.store_prefix(sums, y),
-    }
+fn outputs_from(first: usize, y: &[f32]) -> Range<usize> {
+    first.min(y.len())..(first + LANES).min(y.len())
 }
