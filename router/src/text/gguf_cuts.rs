@@ -20,6 +20,7 @@ pub(super) struct Cut {
 
 const GPT_2: Cut =
     Cut { patterns: &[], has_single_digits: false, is_composed: false, ignores_merges: false, adds_bos: false };
+const BLOOM: Cut = Cut { patterns: &[r" ?[^(\s|.,!?…。，、।۔،)]+"], ..GPT_2 };
 const DEEPSEEK_CODER: Cut =
     Cut {
         patterns: &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+"], has_single_digits: true, ..GPT_2
@@ -47,6 +48,14 @@ const DIGITS: Cut = Cut { has_single_digits: true, ..GPT_2 };
 const EXAONE_MOE: Cut = Cut {
     patterns: &[
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
+    ],
+    ..GPT_2
+};
+const FALCON: Cut = Cut {
+    patterns: &[
+        r"[\p{P}$+<=>^~|`]+",
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"[0-9]{3}",
     ],
     ..GPT_2
 };
@@ -106,7 +115,8 @@ const YOUTU: Cut = Cut {
     ..GPT_2
 };
 /// The rules by their names in `tokenizer.ggml.pre`.
-pub(super) const CUTS: [(&str, Cut); 36] = [
+pub(super) const CUTS: [(&str, Cut); 39] = [
+    ("bloom", BLOOM),
     ("chatglm-bpe", Cut { ignores_merges: false, adds_bos: false, ..LLAMA_3 }),
     ("command-r", Cut { is_composed: true, ..DIGITS }),
     ("dbrx", Cut { ignores_merges: false, adds_bos: false, ..LLAMA_3 }),
@@ -118,6 +128,7 @@ pub(super) const CUTS: [(&str, Cut); 36] = [
     ("exaone", DIGITS),
     ("exaone-moe", EXAONE_MOE),
     ("exaone4", GPT_2),
+    ("falcon", FALCON),
     ("falcon3", LLAMA_3),
     ("glm4", Cut { adds_bos: false, ..LLAMA_3 }),
     ("gpt-2", GPT_2),
@@ -129,6 +140,7 @@ pub(super) const CUTS: [(&str, Cut); 36] = [
     ("llama-bpe", LLAMA_3),
     ("llama-v3", LLAMA_3),
     ("llama3", LLAMA_3),
+    ("llama4", GPT_4O),
     ("minimax-m2", GPT_4O),
     ("mpt", Cut { is_composed: true, ..GPT_2 }),
     ("olmo", Cut { is_composed: true, ..GPT_2 }),
