@@ -300,6 +300,10 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row { architecture: "granite", name: "GraniteForCausalLM", keys: &[SORTED, BIASES, FACTORS], ..PLAIN },
     Row {
+        architecture: "granite_swa", name: "GraniteSWAForCausalLM", keys: &[SORTED, BIASES, FACTORS, WINDOWS],
+        finish: special::granite_swa, ..PLAIN
+    },
+    Row {
         architecture: "granitemoe", name: "GraniteMoeSharedForCausalLM", finish: special::granite_moe,
         keys: &[SORTED, BIASES, FACTORS, EXPERTS,
             &[("shared_intermediate_size", Or("expert_shared_feed_forward_length", "0"))]],
@@ -327,6 +331,17 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row { architecture: "jais2", name: "Jais2ForCausalLM", keys: &[BIASES, &[("hidden_act", Fixed("\"relu2\""))]], ..PLAIN },
     LLAMA,
+    Row {
+        architecture: "llama4", name: "Llama4ForCausalLM", finish: special::llama4,
+        keys: &[BIASES, EXPERTS, &[("intermediate_size", Key("expert_feed_forward_length")),
+            ("intermediate_size_mlp", Key("feed_forward_length"))]],
+        inner: &[("ffn_down.", "feed_forward.down_proj."), ("ffn_down_exps.", "feed_forward.experts.down_proj."),
+            ("ffn_down_shexp.", "feed_forward.shared_expert.down_proj."), ("ffn_gate.", "feed_forward.gate_proj."),
+            ("ffn_gate_exps.", "feed_forward.experts.gate_proj."), ("ffn_gate_inp.", "feed_forward.router."),
+            ("ffn_gate_shexp.", "feed_forward.shared_expert.gate_proj."), ("ffn_up.", "feed_forward.up_proj."),
+            ("ffn_up_exps.", "feed_forward.experts.up_proj."), ("ffn_up_shexp.", "feed_forward.shared_expert.up_proj.")],
+        ..PLAIN
+    },
     Row { architecture: "minicpm3", name: "MiniCPM3ForCausalLM", finish: special::latent, ..PLAIN },
     Row {
         architecture: "minimax-m2", name: "MiniMaxM2ForCausalLM", inner: SPARSE_BLOCK,

@@ -16,6 +16,9 @@ type Done = Result<(), ModelError>;
 /// architectures, with their numbers of layers.
 const SCALED_BY_WIDTH: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 
+/// The number of experts of Llama 4 Maverick.
+const MAVERICK_EXPERTS: u64 = 128;
+
 /// Changes nothing.
 pub(super) fn nothing(_: Metadata<'_>, _: &mut Config) -> Done {
     Ok(())
@@ -28,6 +31,24 @@ pub(super) fn llama(file: Metadata<'_>, config: &mut Config) -> Done {
         set(config, "num_local_experts", json!(count));
         set(config, "num_experts_per_tok", json!(file.count("expert_used_count")));
     }
+    Ok(())
+}
+
+/// Llama 4. The converter writes neither the chunks of attention nor the growth of queries. llama.cpp has the values of
+/// the published models, which are also those of a config.json without these keys.
+pub(super) fn llama4(file: Metadata<'_>, config: &mut Config) -> Done {
+    const WINDOW: &str = "attention.sliding_window";
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    // The converter writes 0 if no layer has chunks. Which layers of such a model are rotated, it does not write.
+    if file.count(WINDOW) == Some(0) {
+        return Err(file.unsupported(WINDOW, "a model in which three of four layers have chunks"));
+    }
+    if file.json(PATTERN).is_some_and(|pattern| pattern != json!(4)) {
+        return Err(file.unsupported(PATTERN, "4"));
+    }
+    set(config, "moe_layers", json!(file.layers_with("ffn_gate_inp.weight")));
+    // llama.cpp recognizes Maverick, whose queries and keys are not normalised, by its number of experts.
+    set(config, "use_qk_norm", json!(file.count("expert_count") != Some(MAVERICK_EXPERTS)));
     Ok(())
 }
 
@@ -170,6 +191,18 @@ pub(super) fn granite_moe(file: Metadata<'_>, config: &mut Config) -> Done {
         set_name(config, "GraniteForCausalLM");
         set(config, "shared_intermediate_size", Value::Null);
         set(config, "num_local_experts", Value::Null);
+    }
+    Ok(())
+}
+
+/// Granite with sliding windows. The converter writes which layers are rotated. All of them have one rotary base.
+pub(super) fn granite_swa(file: Metadata<'_>, config: &mut Config) -> Done {
+    let theta = config.get("rope_theta").cloned().unwrap_or_default();
+    let of_layer =
+        |is_rotated: &GgufValue| if *is_rotated == GgufValue::Bool(false) { json!(0) } else { theta.clone() };
+    if let Some(pattern) = file.list("attention.rope_pattern") {
+        let thetas: Vec<Value> = pattern.iter().map(of_layer).collect();
+        set(config, "layer_rope_theta", json!(thetas));
     }
     Ok(())
 }

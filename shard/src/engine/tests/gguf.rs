@@ -85,7 +85,7 @@ fn families_compute_the_same_as_their_checkpoints() {
 /// Ranks share experts, heads of latent attention and fused queries, keys and values.
 #[test]
 fn two_ranks_make_the_tokens_of_one() {
-    for name in ["deepseek-v3", "glm-published+qkv", "gpt-oss-published-mxfp4", "qwen3-moe"] {
+    for name in ["deepseek-v3", "glm-published+qkv", "gpt-oss-published-mxfp4", "llama4-published", "qwen3-moe"] {
         let path = fixture("gguf-families").join(format!("{name}.gguf"));
         let mut rig = cpu_ranks(&whole_floats(&path), 2, |args| load::load(args, &mut |_, _, _| ()));
         let checkpoint = name.split('+').next().unwrap();
@@ -202,9 +202,14 @@ type Damage = fn(&mut Vec<u8>);
 
 /// Returns the error message for a file after `damage`.
 fn message(name: &str, damage: impl FnOnce(&mut Vec<u8>)) -> String {
+    message_of(&file(name), damage)
+}
+
+/// As [`message`], for the file at this path.
+fn message_of(file: &Path, damage: impl FnOnce(&mut Vec<u8>)) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("damaged.gguf");
-    let mut bytes = fs::read(file(name)).unwrap();
+    let mut bytes = fs::read(file).unwrap();
     damage(&mut bytes);
     fs::write(&path, bytes).unwrap();
     load::load(&whole_floats(&path), &mut |_, _, _| ()).map(drop).unwrap_err().to_string()
@@ -282,4 +287,40 @@ fn what_is_wrong_is_named() {
         bytes[end - 512..].fill(0xff);
     });
     assert!(not_a_number.contains("has a value that is infinite or not a number"), "{not_a_number}");
+}
+
+/// Inserts a number before all other metadata.
+fn add_count(bytes: &mut Vec<u8>, key: &str, value: u32) {
+    const U32: u32 = 4;
+    // After the magic, the version and the number of tensors, 8 bytes have the number of keys.
+    let keys = bytes[16..24].try_into().map(u64::from_le_bytes).unwrap() + 1;
+    bytes[16..24].copy_from_slice(&keys.to_le_bytes());
+    let number = [U32.to_le_bytes(), value.to_le_bytes()].concat();
+    let entry = [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &number].concat();
+    bytes.splice(24..24, entry);
+}
+
+#[test]
+fn forms_of_families_that_are_not_supported_are_named() {
+    let cases: [(&str, Damage, &str); 3] = [
+        (
+            "llama4-published-128",
+            |bytes| add_count(bytes, "llama4.attention.sliding_window", 0),
+            "llama4.attention.sliding_window is 0; only a model in which three of four layers have chunks is supported",
+        ),
+        (
+            "llama4-published-128",
+            |bytes| add_count(bytes, "llama4.attention.sliding_window_pattern", 2),
+            "llama4.attention.sliding_window_pattern is 2; only 4 is supported",
+        ),
+        (
+            "granite-swa-bias",
+            |bytes| add_count(bytes, "granite_swa.expert_count", 4),
+            "granite_swa.expert_count is 4; only 0 in models of this architecture is supported",
+        ),
+    ];
+    for (name, damage, expected) in cases {
+        let message = message_of(&fixture("gguf-families").join(format!("{name}.gguf")), damage);
+        assert!(message.contains(expected), "{name}: {message}");
+    }
 }
