@@ -38,6 +38,8 @@ pub(super) struct Decoder {
     pub(super) projections: Projections,
     /// True if queries, keys and values are one tensor although `projections` says that they are apart.
     pub(super) has_fused_heads: bool,
+    /// True if each matrix of each expert is a tensor, whatever the names of experts are.
+    pub(super) has_each_expert: bool,
     /// Latent attention, which replaces `attention` and `projections`.
     pub(super) latent: Option<LatentForm>,
     pub(super) mlp: MlpSize,
@@ -279,6 +281,7 @@ impl Decoder {
             },
             projections: Projections::Separate,
             has_fused_heads: config.flag_or(gguf::FUSED, false)?,
+            has_each_expert: config.flag_or(gguf::EACH_EXPERT, false)?,
             latent: None,
             mlp: MlpSize {
                 hidden_size,
@@ -520,7 +523,7 @@ impl Decoder {
         let hidden_size = self.mlp.hidden_size;
         let size = ExpertsSize { hidden_size, intermediate_size, num_experts, gating };
         let own = if form.scope.is_empty() { scope.clone() } else { scope.child(form.scope) };
-        let names = layout::expert_names(form.names, scope);
+        let names = layout::expert_names(form.names, scope, self.has_each_expert);
         let experts = Experts::new(&own, names, &form.router, &size);
         let Some(SharedForm { scope: shared, intermediate_size, gate }) = form.shared else { return experts };
         let gate = gate.map(|gate| {

@@ -145,10 +145,25 @@ fn name(own: &str, row: Option<&GgufRow>) -> String {
             let prefix = format!("{layers}{layer}.");
             // Some converters leave out the last part of this name.
             let own = if own == "exp_probs_b" { "exp_probs_b.bias" } else { own };
-            renamed(inner, &prefix, own).or_else(|| renamed(&INNER, &prefix, own))
+            let layer_tensor = |own: &str| renamed(inner, &prefix, own).or_else(|| renamed(&INNER, &prefix, own));
+            match of_expert(own) {
+                Some((all, expert)) => {
+                    layer_tensor(&all).map(|name| name.replacen("experts.", &format!("experts.{expert}."), 1))
+                }
+                None => layer_tensor(own),
+            }
         }
     };
     found.unwrap_or_else(|| own.to_owned())
+}
+
+/// Returns the name of the tensor of all experts and the index of one, for a tensor of this expert, such as
+/// `ffn_up.3.weight`.
+fn of_expert(own: &str) -> Option<(String, &str)> {
+    let (matrix, rest) = own.split_once('.')?;
+    let (expert, kind) = rest.split_once('.')?;
+    let is_index = !expert.is_empty() && expert.bytes().all(|byte| byte.is_ascii_digit());
+    is_index.then(|| (format!("{matrix}_exps.{kind}"), expert))
 }
 
 /// Returns the type of a tensor; `None` if it is not supported, or its rows are not whole blocks.

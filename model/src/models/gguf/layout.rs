@@ -27,9 +27,11 @@ fn unsorted(projections: Projections, scope: &WeightScope) -> Projections {
 }
 
 /// Returns the names of experts in `scope`. The converter makes one tensor of the matrices of all experts, and two of
-/// gate and up, except where both are the rows of one tensor.
-pub(in crate::models) fn expert_names(names: ExpertNames, scope: &WeightScope) -> ExpertNames {
+/// gate and up, except where both are the rows of one tensor. If `is_each`, each matrix of each expert is a tensor, as
+/// in files of early 2024.
+pub(in crate::models) fn expert_names(names: ExpertNames, scope: &WeightScope, is_each: bool) -> ExpertNames {
     match names {
+        _ if is_each => ExpertNames::Each(["gate_proj", "up_proj", "down_proj"]),
         ExpertNames::Joined if scope.is_gguf() => ExpertNames::Apart { has_biases: true },
         ExpertNames::Each(_) | ExpertNames::Halves if scope.is_gguf() => ExpertNames::Apart { has_biases: false },
         other => other,

@@ -23,6 +23,8 @@ pub(crate) use rows::{Row, find};
 pub(super) const LAYOUT: &str = "gguf_layout";
 /// The key that says that queries, keys and values are one tensor. Only this folder writes it.
 pub(super) const FUSED: &str = "gguf_fused_heads";
+/// The key that says that each matrix of each expert is a tensor. Only this folder writes it.
+pub(super) const EACH_EXPERT: &str = "gguf_each_expert";
 const EMBEDDING: &str = "token_embd.weight";
 
 /// Returns the config.json of the model; `factors` are the divisors of rotary frequencies that the file has.
@@ -46,6 +48,7 @@ pub fn config(gguf: &Gguf, factors: &RopeFactors) -> Result<Map<String, Value>, 
         ("dtype", json!(file.dtype())),
         ("eos_token_id", file.eos_token_ids()),
         (FUSED, json!(file.has_inner("attn_qkv.weight"))),
+        (EACH_EXPERT, json!(file.has_inner("ffn_gate.0.weight"))),
         (LAYOUT, json!(true)),
         (INTERLEAVED, json!(false)),
         ("tie_word_embeddings", json!(file.tensor("output.weight").is_none())),

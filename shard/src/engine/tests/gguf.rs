@@ -85,7 +85,9 @@ fn families_compute_the_same_as_their_checkpoints() {
 /// Ranks share experts, heads of latent attention and fused queries, keys and values.
 #[test]
 fn two_ranks_make_the_tokens_of_one() {
-    for name in ["deepseek-v3", "glm-published+qkv", "gpt-oss-published-mxfp4", "llama4-published", "qwen3-moe"] {
+    for name in
+        ["deepseek-v3", "glm-published+qkv", "gpt-oss-published-mxfp4", "llama4-published", "mixtral+each", "qwen3-moe"]
+    {
         let path = fixture("gguf-families").join(format!("{name}.gguf"));
         let mut rig = cpu_ranks(&whole_floats(&path), 2, |args| load::load(args, &mut |_, _, _| ()));
         let checkpoint = name.split('+').next().unwrap();
@@ -197,6 +199,20 @@ fn matrices_keep_the_size_of_their_blocks() {
     }
 }
 
+/// Experts with a tensor for each matrix also stay in blocks.
+#[test]
+fn experts_in_many_tensors_are_those_in_one() {
+    let [together, each] = ["together", "each"].map(|form| {
+        let path = fixture("gguf-experts").join(format!("{form}.gguf"));
+        let mut rig = Rig::warm(Engines::load(&[args(path.to_str().unwrap(), Device::CPU)]).unwrap());
+        let params = SamplingParams { top_n_tokens: 128, ..SamplingParams::greedy() };
+        let tokens = rig.generate(0, &[0, 5, 77, 31, 100], params, 8);
+        let logprobs: Vec<Vec<f32>> = tokens.iter().map(|token| token.top_logprobs().to_vec()).collect();
+        (ids(&tokens), logprobs, rig.engine.info().weights_bytes)
+    });
+    assert_eq!(each, together);
+}
+
 /// A function that damages a good file.
 type Damage = fn(&mut Vec<u8>);
 
@@ -302,7 +318,12 @@ fn add_count(bytes: &mut Vec<u8>, key: &str, value: u32) {
 
 #[test]
 fn forms_of_families_that_are_not_supported_are_named() {
-    let cases: [(&str, Damage, &str); 3] = [
+    let cases: [(&str, Damage, &str); 4] = [
+        (
+            "mixtral+each",
+            |bytes| replace(bytes, "blk.1.ffn_up.3.weight", "blk.1.ffn_up.x.weight"),
+            "has no tensor model.layers.1.block_sparse_moe.experts.3.up_proj.weight",
+        ),
         (
             "llama4-published-128",
             |bytes| add_count(bytes, "llama4.attention.sliding_window", 0),
