@@ -296,13 +296,16 @@ mod tests {
     fn weights_in_blocks_keep_their_size_and_are_those_of_bf16() {
         let large = checkpoint("llama-k");
         let small = checkpoint("llama-q4");
+        let tables = checkpoint("llama-iq4");
         let up = "model.layers.0.mlp.up_proj.weight";
-        let embedding = "model.embed_tokens.weight";
+        let (embedding, key) = ("model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight");
         let cases = [
             (&large, spec(up, [256, 256], Partition::Column, 1), Use::Matrix),
             (&large, spec(embedding, [320, 256], Partition::Vocab, 2), Use::Table),
             (&small, spec(up, [96, 64], Partition::Column, 2), Use::Matrix),
             (&small, spec(up, [96, 64], Partition::Row, 2), Use::Matrix),
+            (&tables, spec(up, [256, 256], Partition::Column, 1), Use::Matrix),
+            (&tables, spec(key, [128, 256], Partition::Column, 2), Use::Matrix),
         ];
         for (checkpoint, spec, used_as) in cases {
             for rank in 0..spec.num_ranks {

@@ -191,6 +191,25 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     #[inline(always)]
     fn look_up_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Pair {
         let words = self.load_words(words);
+        // SAFETY: `self` proves that the CPU has AVX2; the table holds the 64 bytes that are read. The permutations
+        // read only the lowest three bits of each word. The fourth, as the sign, selects the half of the table.
+        unsafe {
+            let [first, second] = [_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table[8..].as_ptr())];
+            let (right, left) = (_mm256_set1_epi32(shift as i32), _mm256_set1_epi32(28 - shift as i32));
+            let mut floats = [_mm256_setzero_ps(); 2];
+            for (floats, words) in floats.iter_mut().zip(words) {
+                let indices = _mm256_srlv_epi32(words, right);
+                let low = _mm256_permutevar8x32_ps(first, indices);
+                let high = _mm256_permutevar8x32_ps(second, indices);
+                *floats = _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_sllv_epi32(words, left)));
+            }
+            floats
+        }
+    }
+
+    #[inline(always)]
+    fn look_up_signed_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Pair {
+        let words = self.load_words(words);
         // SAFETY: `self` proves that the CPU has AVX2; the table holds the 32 bytes that are read. The permutation
         // reads only the lowest three bits of each word, and the fourth is the sign.
         unsafe {

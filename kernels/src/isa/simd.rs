@@ -197,8 +197,7 @@ pub(crate) trait Simd: Copy {
         self.to_floats(self.load_integers(&bits))
     }
 
-    /// Returns elements of `table` for four bits of each word, beginning with the bit `shift`. The second half of the
-    /// table has the negated numbers of the first.
+    /// Returns elements of `table` for four bits of each word, beginning with the bit `shift`.
     #[inline(always)]
     fn look_up_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Self::Vector {
         let mut floats = [0.0; LANES];
@@ -206,6 +205,12 @@ pub(crate) trait Simd: Copy {
             *float = table[(word >> shift & 15) as usize];
         }
         self.load(&floats)
+    }
+
+    /// The same for a table whose second half has the negated numbers of the first.
+    #[inline(always)]
+    fn look_up_signed_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Self::Vector {
+        self.look_up_floats(words, shift, table)
     }
 
     /// Returns elements of `table` for the halves of words, two in each word. The lowest 4 bits of an index are in the

@@ -80,6 +80,8 @@ fn of_format<S: Simd>(simd: S, from: Narrow, work: impl OfFormat) {
     match from {
         _ if !S::HAS_VECTORS => work.run(simd, from),
         Narrow::Mxfp4 => work.run(simd, Narrow::Mxfp4),
+        Narrow::Blocks(BlockType::IQ4_NL) => work.run(simd, Narrow::Blocks(BlockType::IQ4_NL)),
+        Narrow::Blocks(BlockType::IQ4_XS) => work.run(simd, Narrow::Blocks(BlockType::IQ4_XS)),
         Narrow::Blocks(BlockType::Q2_K) => work.run(simd, Narrow::Blocks(BlockType::Q2_K)),
         Narrow::Blocks(BlockType::Q3_K) => work.run(simd, Narrow::Blocks(BlockType::Q3_K)),
         Narrow::Blocks(BlockType::Q4_0) => work.run(simd, Narrow::Blocks(BlockType::Q4_0)),

@@ -15,7 +15,7 @@
 //! outputs]`.
 
 use half::{bf16, f16};
-use numbers::blocks::{BlockType, GROUP, Group, HALF_GROUP, ZERO_FACTOR};
+use numbers::blocks::{BlockType, GROUP, Group, HALF_GROUP, TABLE_LEVELS, ZERO_FACTOR};
 
 use super::narrow::{Scales, TABLE_LEN, position};
 use super::packed_weight::PANEL_OUTPUTS;
@@ -36,9 +36,9 @@ static TABLES: [[u16; TABLE_LEN]; BlockType::ALL.len()] = {
     while kind < tables.len() {
         let mut i = 0;
         while i < TABLE_LEN {
-            let level = i % (1 << BlockType::ALL[kind].level_bits());
-            let float = level as f32 - BlockType::ALL[kind].zero_level();
-            tables[kind][i] = (float.to_bits() >> 16) as u16;
+            let stored = (i % (1 << BlockType::ALL[kind].level_bits())) as u8;
+            let level = BlockType::ALL[kind].level(stored) - BlockType::ALL[kind].zero_level();
+            tables[kind][i] = (level.to_bits() >> 16) as u16;
             i += 1;
         }
         kind += 1;
@@ -46,9 +46,14 @@ static TABLES: [[u16; TABLE_LEN]; BlockType::ALL.len()] = {
     tables
 };
 
-/// The lines of a step, without its heads.
+/// The levels of a step, each stored in `BITS` bits.
 #[derive(Clone, Copy)]
-struct Levels<'a, const BITS: usize>(&'a [Line]);
+struct Levels<'a, const BITS: usize> {
+    /// The lines of the step, without its heads.
+    lines: &'a [Line],
+    /// The levels of which the lines have the indices; `None` if the lines have the levels.
+    table: Option<&'a [f32; TABLE_LEVELS]>,
+}
 
 /// Returns the number of lines of heads before the first step of a panel.
 pub(super) fn num_head_lines(kind: BlockType, num_inputs: usize) -> usize {
@@ -132,7 +137,7 @@ pub(super) fn copy_row(kind: BlockType, (heads, steps): (&[Line], &[Line]), outp
         let steps = kind.factors(number(&numbers[0])).map(|factors| kind.step(head, factors));
         for (input, weight) in row.iter_mut().enumerate() {
             let places = Places::of(kind.level_bits(), tile, input);
-            let level = places.level(kind.level_bits(), levels, column) as f32;
+            let level = kind.level(places.stored(kind.level_bits(), levels, column));
             *weight = bf16::from_f32(steps[input / HALF_GROUP].weight(level)).to_f32();
         }
     }
@@ -164,10 +169,11 @@ impl Places {
         Self { low, high: Some((line, position(input % line_levels, upper_bits))) }
     }
 
-    /// Returns the level of the output `column` in the lines of a step; `bits` is that of [`Places::of`].
-    fn level(self, bits: usize, lines: &[Line], column: usize) -> u32 {
-        let read =
-            |(line, shift): (usize, usize), num_bits: usize| lines[line].0[column] >> shift & ((1 << num_bits) - 1);
+    /// Returns the stored level of the output `column` in the lines of a step; `bits` is that of [`Places::of`].
+    fn stored(self, bits: usize, lines: &[Line], column: usize) -> u8 {
+        let read = |(line, shift): (usize, usize), num_bits: usize| {
+            (lines[line].0[column] >> shift & ((1 << num_bits) - 1)) as u8
+        };
         match self.high {
             None => read(self.low, bits),
             Some(high) => read(self.low, 4) | read(high, bits - 4) << 4,
@@ -181,11 +187,12 @@ pub(super) fn unpack_step<S: Simd>(simd: S, kind: BlockType, heads: (&[Line], us
     let (numbers, levels) = step.split_at(num_number_lines(kind));
     for (tile, to) in to.chunks_exact_mut(TILE_SIZE).take(PANEL_TILES).enumerate() {
         let steps = steps(simd, kind, (head_of(kind, heads, numbers), &numbers[0]), tile);
-        match kind.level_bits() {
-            4 => Levels::<4>(levels).unpack(simd, &steps, (tile, to)),
-            5 => Levels::<5>(levels).unpack(simd, &steps, (tile, to)),
-            6 => Levels::<6>(levels).unpack(simd, &steps, (tile, to)),
-            _ => Levels::<8>(levels).unpack(simd, &steps, (tile, to)),
+        match (kind.level_bits(), kind.table()) {
+            (4, None) => Levels::<4>::new(levels, None).unpack(simd, &steps, (tile, to)),
+            (4, table) => Levels::<4>::new(levels, table).unpack(simd, &steps, (tile, to)),
+            (5, _) => Levels::<5>::new(levels, None).unpack(simd, &steps, (tile, to)),
+            (6, _) => Levels::<6>::new(levels, None).unpack(simd, &steps, (tile, to)),
+            _ => Levels::<8>::new(levels, None).unpack(simd, &steps, (tile, to)),
         }
     }
 }
@@ -213,10 +220,10 @@ pub(super) fn scales<S: Simd>(
 #[inline(always)]
 pub(super) fn level<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], usize), input: usize) -> S::Vector {
     match kind.level_bits() {
-        4 => Levels::<4>(lines).level(simd, tile, input),
-        5 => Levels::<5>(lines).level(simd, tile, input),
-        6 => Levels::<6>(lines).level(simd, tile, input),
-        _ => Levels::<8>(lines).level(simd, tile, input),
+        4 => Levels::<4>::new(lines, kind.table()).level(simd, tile, input),
+        5 => Levels::<5>::new(lines, None).level(simd, tile, input),
+        6 => Levels::<6>::new(lines, None).level(simd, tile, input),
+        _ => Levels::<8>::new(lines, None).level(simd, tile, input),
     }
 }
 
@@ -243,7 +250,12 @@ fn head_of<'a>(kind: BlockType, (heads, idx): (&'a [Line], usize), numbers: &'a 
     &heads[idx / (kind.block_len() / GROUP) * head_lines(kind)..][..head_lines(kind)]
 }
 
-impl<const BITS: usize> Levels<'_, BITS> {
+impl<'a, const BITS: usize> Levels<'a, BITS> {
+    #[inline(always)]
+    fn new(lines: &'a [Line], table: Option<&'a [f32; TABLE_LEVELS]>) -> Self {
+        Self { lines, table }
+    }
+
     #[inline(always)]
     fn unpack<S: Simd>(self, simd: S, steps: &Scales<S::Vector>, (tile, to): (usize, &mut [Line])) {
         for (half, (to, step)) in to.chunks_exact_mut(HALF_GROUP / 2).zip(steps).enumerate() {
@@ -273,9 +285,12 @@ impl<const BITS: usize> Levels<'_, BITS> {
     #[inline(always)]
     fn level<S: Simd>(self, simd: S, tile: usize, input: usize) -> S::Vector {
         let Places { low: (line, shift), high } = Places::of(BITS, tile, input);
-        let levels = simd.bits(&self.0[line].0, shift, if BITS == 8 { 8 } else { 4 });
+        if let Some(table) = self.table {
+            return simd.look_up_floats(&self.lines[line].0, shift, table);
+        }
+        let levels = simd.bits(&self.lines[line].0, shift, if BITS == 8 { 8 } else { 4 });
         let Some((line, shift)) = high else { return levels };
-        let upper = simd.bits(&self.0[line].0, shift, BITS - 4);
+        let upper = simd.bits(&self.lines[line].0, shift, BITS - 4);
         simd.mul_add(upper, simd.splat(16.0), levels)
     }
 }
@@ -286,7 +301,7 @@ fn steps<S: Simd>(simd: S, kind: BlockType, (head, factors): (&[Line], &Line), t
     let scale = simd.widen_f16(&halves(&head[0], tile));
     let first_bit = 16 * tile;
     match kind {
-        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 => {
+        BlockType::IQ4_NL | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 => {
             [(scale, simd.mul(scale, simd.splat(-kind.zero_level()))); 2]
         }
         BlockType::Q4_1 | BlockType::Q5_1 => [(scale, simd.widen_f16(&halves(&head[1], tile))); 2],
@@ -303,7 +318,7 @@ fn steps<S: Simd>(simd: S, kind: BlockType, (head, factors): (&[Line], &Line), t
             }
             steps
         }
-        BlockType::Q3_K | BlockType::Q6_K => {
+        BlockType::IQ4_XS | BlockType::Q3_K | BlockType::Q6_K => {
             let mut steps = [(scale, scale); 2];
             for (half, (scale, least)) in steps.iter_mut().enumerate() {
                 let factor = simd.bits(&factors.0, first_bit + 8 * half, 8);
@@ -409,7 +424,7 @@ mod tests {
 
     #[test]
     fn several_passes_of_blocks_are_those_of_bf16() {
-        for kind in [BlockType::Q4_K, BlockType::Q8_0] {
+        for kind in [BlockType::Q4_K, BlockType::Q8_0, BlockType::IQ4_XS] {
             check(kind, [70, 161, 2 * PASS_INPUTS / kind.block_len() + 1], true);
             check(kind, [300, 33, 9216 / kind.block_len()], false);
         }
@@ -427,6 +442,8 @@ mod tests {
                 // Levels of 2 and 3 bits take 4.
                 BlockType::Q2_K => 1.77,
                 BlockType::Q3_K => 1.35,
+                // Factors of 6 bits take 16.
+                BlockType::IQ4_XS => 1.08,
                 _ => 1.03,
             };
             assert!((1.0..=most).contains(&share), "{kind:?}: {share}");

@@ -89,7 +89,7 @@ pub(super) fn pairs<S: Simd>(simd: S, (lines, tile): (&[Line], usize), pair: usi
 #[inline(always)]
 pub(super) fn doubled<S: Simd>(simd: S, (lines, tile): (&[Line], usize), input: usize) -> S::Vector {
     let (line, input) = (&lines[tile * TILE_LINES + input / WORD_FLOATS].0, input % WORD_FLOATS);
-    simd.look_up_floats(line, position(input, 4), &FLOATS)
+    simd.look_up_signed_floats(line, position(input, 4), &FLOATS)
 }
 
 /// Unpacks a step to pairs of bf16: `[2 tiles][16 pairs of inputs][16 outputs]`.

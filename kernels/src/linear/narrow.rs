@@ -67,10 +67,10 @@ impl Narrow {
     }
 
     /// True if `level_tile` needs the sums of x: for the least numbers or, where levels are multiplied as f32, for the
-    /// level that stands for 0.
+    /// level that stands for 0, if there is such a level.
     #[inline(always)]
     pub(super) fn takes_sums(self, has_pairs: bool) -> bool {
-        matches!(self, Self::Blocks(kind) if !has_pairs || kind.has_least())
+        matches!(self, Self::Blocks(kind) if kind.has_least() || (!has_pairs && kind.zero_level() > 0.0))
     }
 
     /// Returns the level of one input for the outputs of a tile as f32; of MXFP4, twice the float.

@@ -79,12 +79,13 @@ fn has(name: &str, quantization: &str) -> bool {
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 10] = [
         "README.md",
         "mmproj-model-f16.gguf",
         "m-Q4_K_M.gguf",
         "m-Q4_K_S.gguf",
         "m-IQ4_K_M.gguf",
+        "m-IQ4_XS.gguf",
         "m.q8_0.gguf",
         "BF16/m-BF16-00001-of-00002.gguf",
         "BF16/m-BF16-00002-of-00002.gguf",
@@ -101,6 +102,7 @@ mod tests {
         assert_eq!(chosen(&NAMES, Some("Q4_K_M")), one("m-Q4_K_M.gguf"));
         assert_eq!(chosen(&NAMES, Some("q4_k_m")), one("m-Q4_K_M.gguf"));
         assert_eq!(chosen(&NAMES, Some("Q8_0")), one("m.q8_0.gguf"));
+        assert_eq!(chosen(&NAMES, Some("iq4_xs")), one("m-IQ4_XS.gguf"));
         assert_eq!(chosen(&NAMES, None), one("m-Q4_K_M.gguf"));
         assert_eq!(chosen(&["x/m-Q5_0.gguf"], None), one("x/m-Q5_0.gguf"));
         let both = ["BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf"].map(str::to_owned);
@@ -112,6 +114,7 @@ mod tests {
         let there = [
             "BF16/m-BF16-00001-of-00002.gguf",
             "m-IQ4_K_M.gguf",
+            "m-IQ4_XS.gguf",
             "m-Q4_K_M.gguf",
             "m-Q4_K_S.gguf",
             "m-Q6_K-00001-of-00002.gguf",
@@ -119,7 +122,7 @@ mod tests {
         ]
         .map(str::to_owned)
         .to_vec();
-        for other in ["Q4_K", "Q2_K", "F16", "mmproj"] {
+        for other in ["Q4_K", "Q4_XS", "Q2_K", "F16", "mmproj"] {
             assert_eq!(chosen(&NAMES, Some(other)), Err(Undecided::None(there.clone())), "{other}");
         }
         let two = ["a-Q5_0.gguf", "a-Q8_0.gguf"];

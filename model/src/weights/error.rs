@@ -40,9 +40,9 @@ pub enum WeightsError {
     #[error("tensor {tensor} of {file} is {found}, but quantization_config requires {expected}")]
     QuantizedType { tensor: String, file: String, found: StoredType, expected: &'static str },
     #[error(
-        "tensor {tensor} of {file} has GGML type number {kind} and shape {shape:?}; supported are F32 (0), F16 (1), BF16 (30), Q4_0 (2), Q4_1 (3), Q5_0 (6), Q5_1 (7), Q8_0 (8), Q2_K to Q6_K (10 to 14) and MXFP4 (39), in rows of whole blocks"
+        "tensor {tensor} of {file} has GGML type {kind} and shape {shape:?}; supported are F32 (0), F16 (1), BF16 (30), Q4_0 (2), Q4_1 (3), Q5_0 (6), Q5_1 (7), Q8_0 (8), Q2_K to Q6_K (10 to 14), IQ4_NL (20), IQ4_XS (23) and MXFP4 (39), in rows of whole blocks"
     )]
-    Block { tensor: String, file: String, kind: u32, shape: Vec<usize> },
+    Block { tensor: String, file: String, kind: String, shape: Vec<usize> },
     #[error("{file} ends before its tensor {tensor} does; it is not complete")]
     Truncated { tensor: String, file: String },
     #[error("tensor {tensor} of {file} names group {group}, but there are only {num_groups} groups, counted from 0")]

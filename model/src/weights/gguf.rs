@@ -1,11 +1,12 @@
 //! The tensors of GGUF files, under their names in a Hugging Face checkpoint.
 //!
-//! Entry points: [`places`], [`values`], [`rope_factors`]. Candle decodes blocks of quantized values, except those in
-//! MXFP4. An unsupported type is an error that names the tensor.
+//! Entry points: [`places`], [`values`], [`rope_factors`]. An unsupported type is an error that names the tensor.
 
-use candle_core::quantized::GgmlDType;
+use std::fmt;
+
 use model_files::{Gguf, GgufValue, TensorInfo};
-use numbers::mxfp4;
+use numbers::blocks::BlockType;
+use numbers::{FloatType, mxfp4};
 
 use super::{StoredType, TensorPlace, WeightsError};
 use crate::models::{GgufRow, gguf_row};
@@ -56,6 +57,33 @@ const VALUES: [(&str, &str); 4] = [
     ("xielu.eps", "mlp.act_fn.eps"),
 ];
 
+/// The type of the elements of a tensor in a GGUF file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GgufType {
+    Floats(FloatType),
+    Blocks(BlockType),
+}
+
+/// The types of `ggml_type` that [`GgufType`] does not have, with their numbers.
+const OTHERS: [(u32, &str); 16] = [
+    (9, "Q8_1"),
+    (15, "Q8_K"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (24, "I8"),
+    (28, "F64"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+    (MXFP4, "MXFP4"),
+    (40, "NVFP4"),
+    (41, "Q1_0"),
+];
+
 /// The divisors of the frequencies of rotary embeddings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RopeFactors {
@@ -81,7 +109,7 @@ pub(super) fn places(gguf: &Gguf, files: &[(&str, usize)]) -> Result<Vec<(String
         let stored = stored_type(tensor, if is_raised { -1.0 } else { 0.0 }).ok_or_else(|| WeightsError::Block {
             tensor: tensor.name.clone(),
             file: file.to_owned(),
-            kind: tensor.kind,
+            kind: number_and_name(tensor.kind),
             shape: tensor.shape.clone(),
         })?;
         let range = num_bytes(tensor, stored).and_then(|num_bytes| {
@@ -108,7 +136,7 @@ pub(super) fn values(gguf: &Gguf, file: usize) -> Vec<(String, f32, TensorPlace)
         for (layer, value) in gguf.list(key).unwrap_or_default().iter().enumerate() {
             let GgufValue::Float(value) = value else { continue };
             let start = values.len() * size_of::<f32>();
-            let stored = StoredType::Blocks { kind: GgmlDType::F32, added: 0.0 };
+            let stored = StoredType::Blocks { kind: GgufType::Floats(FloatType::F32), added: 0.0 };
             let place = TensorPlace { file, stored, shape: vec![1], range: start..start + size_of::<f32>() };
             values.push((format!("{layers}{layer}.{name}"), *value as f32, place));
         }
@@ -172,7 +200,7 @@ fn stored_type(tensor: &TensorInfo, added: f32) -> Option<StoredType> {
     if tensor.kind == MXFP4 {
         return num_columns.is_multiple_of(mxfp4::BLOCK).then_some(StoredType::Mxfp4);
     }
-    let kind = kind(tensor.kind).filter(|kind| num_columns.is_multiple_of(kind.block_size()))?;
+    let kind = GgufType::of(tensor.kind).filter(|kind| num_columns.is_multiple_of(kind.block_len()))?;
     Some(StoredType::Blocks { kind, added })
 }
 
@@ -181,7 +209,7 @@ fn num_bytes(tensor: &TensorInfo, stored: StoredType) -> Option<usize> {
     let num_elements = tensor.shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))?;
     let (block, bytes) = match stored {
         StoredType::Mxfp4 => (mxfp4::BLOCK, 1 + mxfp4::BLOCK / 2),
-        StoredType::Blocks { kind, .. } => (kind.block_size(), kind.type_size()),
+        StoredType::Blocks { kind, .. } => (kind.block_len(), kind.block_bytes()),
         StoredType::Plain(_) => return None,
     };
     (num_elements / block).checked_mul(bytes)
@@ -190,22 +218,60 @@ fn num_bytes(tensor: &TensorInfo, stored: StoredType) -> Option<usize> {
 /// The number of MXFP4 in `ggml_type`.
 const MXFP4: u32 = 39;
 
-/// Returns candle's type for a number of `ggml_type`; `None` if it is not supported.
-fn kind(number: u32) -> Option<GgmlDType> {
-    Some(match number {
-        0 => GgmlDType::F32,
-        1 => GgmlDType::F16,
-        2 => GgmlDType::Q4_0,
-        3 => GgmlDType::Q4_1,
-        6 => GgmlDType::Q5_0,
-        7 => GgmlDType::Q5_1,
-        8 => GgmlDType::Q8_0,
-        10 => GgmlDType::Q2K,
-        11 => GgmlDType::Q3K,
-        12 => GgmlDType::Q4K,
-        13 => GgmlDType::Q5K,
-        14 => GgmlDType::Q6K,
-        30 => GgmlDType::BF16,
-        _ => return None,
-    })
+/// Returns a number of `ggml_type` with the name of the type, for an error.
+fn number_and_name(number: u32) -> String {
+    let other = OTHERS.iter().find(|(other, _)| *other == number).map(|(_, name)| (*name).to_owned());
+    match other.or_else(|| GgufType::of(number).map(|kind| kind.to_string())) {
+        Some(name) => format!("{name} ({number})"),
+        None => format!("number {number}"),
+    }
+}
+
+impl GgufType {
+    /// Returns the type with a number of `ggml_type`; `None` if it is not supported.
+    fn of(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Floats(FloatType::F32),
+            1 => Self::Floats(FloatType::F16),
+            2 => Self::Blocks(BlockType::Q4_0),
+            3 => Self::Blocks(BlockType::Q4_1),
+            6 => Self::Blocks(BlockType::Q5_0),
+            7 => Self::Blocks(BlockType::Q5_1),
+            8 => Self::Blocks(BlockType::Q8_0),
+            10 => Self::Blocks(BlockType::Q2_K),
+            11 => Self::Blocks(BlockType::Q3_K),
+            12 => Self::Blocks(BlockType::Q4_K),
+            13 => Self::Blocks(BlockType::Q5_K),
+            14 => Self::Blocks(BlockType::Q6_K),
+            20 => Self::Blocks(BlockType::IQ4_NL),
+            23 => Self::Blocks(BlockType::IQ4_XS),
+            30 => Self::Floats(FloatType::Bf16),
+            _ => return None,
+        })
+    }
+
+    /// The number of elements of a block; 1 for floats.
+    pub(super) fn block_len(self) -> usize {
+        match self {
+            Self::Floats(_) => 1,
+            Self::Blocks(kind) => kind.block_len(),
+        }
+    }
+
+    /// The number of bytes of a block, or of a float.
+    pub(super) fn block_bytes(self) -> usize {
+        match self {
+            Self::Floats(dtype) => dtype.size_bytes(),
+            Self::Blocks(kind) => kind.block_bytes(),
+        }
+    }
+}
+
+impl fmt::Display for GgufType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Floats(dtype) => write!(f, "{dtype}"),
+            Self::Blocks(kind) => write!(f, "{kind:?}"),
+        }
+    }
 }

@@ -22,7 +22,6 @@ mod unread;
 use std::collections::HashMap;
 use std::fmt;
 
-use candle_core::quantized::GgmlDType;
 use model_files::{DataFile, FileLocation, Gguf, ModelFiles};
 use numbers::{FloatType, floats};
 use safetensors::{Dtype, SafeTensors};
@@ -31,7 +30,7 @@ use crate::Fingerprint;
 use crate::graph::{Quantization, Source, WeightSpec};
 use encoding::{Blocks, Encoded, Mxfp4, Mxfp4Pages};
 pub use error::WeightsError;
-pub use gguf::{RopeFactors, rope_factors};
+pub use gguf::{GgufType, RopeFactors, rope_factors};
 use mmap::MappedFile;
 use pages::{FileBytes, Pages};
 pub use part::TensorPart;
@@ -72,7 +71,7 @@ pub enum StoredType {
     Plain(Dtype),
     /// Blocks of elements, as in GGUF files; a block may contain a single element. `added` is added to each decoded
     /// element.
-    Blocks { kind: GgmlDType, added: f32 },
+    Blocks { kind: GgufType, added: f32 },
     /// Blocks of 32 numbers in MXFP4, each after its scale, as in GGUF files.
     Mxfp4,
 }
@@ -337,9 +336,7 @@ impl StoredType {
             Self::Plain(Dtype::F32) => Some(FloatType::F32),
             Self::Plain(Dtype::F16) => Some(FloatType::F16),
             Self::Plain(Dtype::BF16) => Some(FloatType::Bf16),
-            Self::Blocks { kind: GgmlDType::F32, added: 0.0 } => Some(FloatType::F32),
-            Self::Blocks { kind: GgmlDType::F16, added: 0.0 } => Some(FloatType::F16),
-            Self::Blocks { kind: GgmlDType::BF16, added: 0.0 } => Some(FloatType::Bf16),
+            Self::Blocks { kind: GgufType::Floats(dtype), added: 0.0 } => Some(dtype),
             Self::Plain(_) | Self::Blocks { .. } | Self::Mxfp4 => None,
         }
     }
@@ -349,7 +346,7 @@ impl fmt::Display for StoredType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain(dtype) => write!(f, "{dtype:?}"),
-            Self::Blocks { kind, .. } => write!(f, "{kind:?}"),
+            Self::Blocks { kind, .. } => write!(f, "{kind}"),
             Self::Mxfp4 => write!(f, "MXFP4"),
         }
     }

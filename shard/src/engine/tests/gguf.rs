@@ -18,7 +18,8 @@ use super::{Rig, args, fixture, ids};
 use crate::args::{Dtype, ShardArgs};
 use crate::engine::load;
 
-const FILES: [&str; 7] = ["gemma2-bf16", "gemma3-q8", "llama-k", "llama-q4", "llama-q8", "qwen2-q4-1", "qwen3-f16"];
+const FILES: [&str; 8] =
+    ["gemma2-bf16", "gemma3-q8", "llama-iq4", "llama-k", "llama-q4", "llama-q8", "qwen2-q4-1", "qwen3-f16"];
 /// The largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-4;
 /// The same for a file whose matrices are rounded to 8 bits, but not in the reference.
@@ -188,7 +189,8 @@ fn every_architecture_has_a_file() {
 
 #[test]
 fn matrices_keep_the_size_of_their_blocks() {
-    for (name, dtype) in [("llama-k", "bfloat16"), ("llama-q8", "bfloat16"), ("qwen3-f16", "float16")] {
+    let in_blocks = ["llama-iq4", "llama-k", "llama-q8"].map(|name| (name, "bfloat16"));
+    for (name, dtype) in in_blocks.into_iter().chain([("qwen3-f16", "float16")]) {
         let engine = load::load(&args(file(name).to_str().unwrap(), Device::CPU), &mut |_, _, _| ()).unwrap();
         assert_eq!(engine.info().dtype, dtype, "{name}");
         assert_eq!(engine.info().eos_token_ids, [1], "{name}");
@@ -248,7 +250,7 @@ fn set_after(bytes: &mut [u8], tensor: &str, (offset, value): (usize, &[u8])) {
 #[test]
 fn what_is_wrong_is_named() {
     // After a name: 4 bytes for the number of dimensions, 8 for each of the two, 4 for the type, 8 for the offset.
-    let cases: [(&str, Damage, &str); 7] = [
+    let cases: [(&str, Damage, &str); 9] = [
         ("cut", |bytes| bytes.truncate(bytes.len() - 64), "damaged.gguf ends before its tensor "),
         (
             "no head",
@@ -264,7 +266,17 @@ fn what_is_wrong_is_named() {
         (
             "type",
             |bytes| set_after(bytes, "blk.1.attn_q.weight", (20, &40_u32.to_le_bytes())),
-            "tensor blk.1.attn_q.weight of damaged.gguf has GGML type number 40 and shape [64, 64]",
+            "tensor blk.1.attn_q.weight of damaged.gguf has GGML type NVFP4 (40) and shape [64, 64]; supported are F32 (0), ",
+        ),
+        (
+            "type without a name",
+            |bytes| set_after(bytes, "blk.1.attn_q.weight", (20, &99_u32.to_le_bytes())),
+            "has GGML type number 99 and shape [64, 64]; supported",
+        ),
+        (
+            "type of larger blocks",
+            |bytes| set_after(bytes, "blk.1.attn_q.weight", (20, &23_u32.to_le_bytes())),
+            "has GGML type IQ4_XS (23) and shape [64, 64]; supported",
         ),
         (
             "name",
