@@ -4,11 +4,12 @@
 //! The templates are not ours to publish. `integration-tests/chat_templates/run.sh` takes them out of published
 //! packages, records the output of transformers, and names the folder in `HILO_CHAT_TEMPLATES`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::*;
+use crate::text::answer::{Answer, AnswerParser};
 
 /// Conversations in which a template adds to a text marked `safe`. Python escapes the added text for HTML; this crate
 /// does not.
@@ -36,6 +37,17 @@ const DIFFERENT: [(&str, &[&str]); 4] = [
     ("llama.cpp GigaChat3.1-10B-A1.8B", &EXPONENT),
 ];
 
+/// Templates whose calls are read back, each with the mark after a message that calls.
+const READ_BACK: [(&str, &str); 7] = [
+    ("axolotl llama4", "<|eot|>"),
+    ("llama.cpp Qwen-Qwen3-0.6B", "<|im_end|>"),
+    ("llama.cpp ibm-granite-granite-4.0", "<|end_of_text|>"),
+    ("llama.cpp meta-llama-Llama-3.1-8B-Instruct", "<|eot_id|>"),
+    ("llama.cpp mistralai-Mistral-Nemo-Instruct-2407", "</s>"),
+    ("llama.cpp openai-gpt-oss-120b", "<|call|>"),
+    ("llama.cpp upstage-Solar-Open-100B", "<|calls|>"),
+];
+
 /// One template, with transformers' output for each conversation.
 #[derive(Debug, Deserialize)]
 struct Recording {
@@ -44,7 +56,7 @@ struct Recording {
     cases: Vec<Case>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 struct Case {
     name: String,
     messages: Vec<Map<String, Json>>,
@@ -56,7 +68,7 @@ struct Case {
 }
 
 /// The outcome of rendering a conversation with transformers.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Expected {
     Text(String),
@@ -71,15 +83,22 @@ fn now() -> DateTime {
     jiff::civil::date(2026, 3, 7).at(9, 5, 2, 0)
 }
 
+impl Case {
+    fn inputs(&self) -> ChatInputs {
+        let Self { messages, tools, documents, ending, variables, .. } = self.clone();
+        let ending = match ending.as_str() {
+            "generation_prompt" => ChatEnding::GenerationPrompt,
+            "final_message" => ChatEnding::FinalMessage,
+            _ => ChatEnding::Conversation,
+        };
+        ChatInputs { messages, tools, documents, ending, variables, now: now() }
+    }
+}
+
 /// Returns a description of the difference, if there is one.
 fn difference(template: &ChatTemplate, case: Case) -> Option<String> {
-    let Case { name, messages, tools, documents, ending, variables, expected } = case;
-    let ending = match ending.as_str() {
-        "generation_prompt" => ChatEnding::GenerationPrompt,
-        "final_message" => ChatEnding::FinalMessage,
-        _ => ChatEnding::Conversation,
-    };
-    let inputs = ChatInputs { messages, tools, documents, ending, variables, now: now() };
+    let inputs = case.inputs();
+    let Case { name, expected, .. } = case;
     match (template.render(&inputs), expected) {
         (Ok(text), Expected::Text(expected)) if text == expected => None,
         (Err(ChatTemplateError::Raised(sentence)), Expected::Raised(expected)) if sentence == expected => None,
@@ -100,8 +119,22 @@ fn difference(template: &ChatTemplate, case: Case) -> Option<String> {
     }
 }
 
+fn read(path: &Path) -> Recording {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Returns the folder of recordings. If there is none, prints that and returns `None`.
+fn recordings() -> Option<PathBuf> {
+    let directory = std::env::var_os("HILO_CHAT_TEMPLATES").map(PathBuf::from);
+    if directory.is_none() {
+        assert!(std::env::var_os("HILO_REQUIRE_CHAT_TEMPLATES").is_none(), "HILO_CHAT_TEMPLATES names no folder");
+        println!("skipped: no chat templates (integration-tests/chat_templates/run.sh records them)");
+    }
+    directory
+}
+
 fn compare(path: &Path) -> (usize, Vec<String>) {
-    let recording: Recording = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let recording = read(path);
     let name = path.file_stem().unwrap_or_default().display().to_string();
     let template = match ChatTemplate::compile(&recording.template, recording.special_tokens) {
         Ok(template) => template,
@@ -123,11 +156,7 @@ fn compare(path: &Path) -> (usize, Vec<String>) {
 
 #[test]
 fn recorded_conversations_are_rendered_as_by_transformers() {
-    let Some(directory) = std::env::var_os("HILO_CHAT_TEMPLATES") else {
-        assert!(std::env::var_os("HILO_REQUIRE_CHAT_TEMPLATES").is_none(), "HILO_CHAT_TEMPLATES names no folder");
-        println!("skipped: no chat templates (integration-tests/chat_templates/run.sh records them)");
-        return;
-    };
+    let Some(directory) = recordings() else { return };
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> =
         files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect();
@@ -137,4 +166,36 @@ fn recorded_conversations_are_rendered_as_by_transformers() {
     let differences: Vec<String> = results.into_iter().flat_map(|(_, differences)| differences).collect();
     println!("{} templates, {num_cases} conversations, {} unexpected differences", files.len(), differences.len());
     assert!(files.len() >= 15 && differences.is_empty(), "{}", differences.join("\n"));
+}
+
+/// The text that transformers renders for a message with a call is read as that call.
+#[test]
+fn recorded_calls_are_read_back() {
+    let Some(directory) = recordings() else { return };
+    for (name, end) in READ_BACK {
+        let Recording { template, special_tokens, cases } = read(&directory.join(format!("{name}.json")));
+        let template = ChatTemplate::compile(&template, special_tokens).unwrap();
+        let case = |name: &str| cases.iter().find(|case| case.name == name).unwrap();
+        let text = |case: &Case| match &case.expected {
+            Expected::Text(text) => text.clone(),
+            other => panic!("{name}: {other:?}"),
+        };
+        let (asked, called) = (case("tools"), case("a call and its result"));
+        let whole = text(called);
+        let rest = whole.strip_prefix(text(asked).as_str()).unwrap();
+        let answer = rest.split(end).next().unwrap();
+        let mut parser = AnswerParser::new(template.render_adapted(asked.inputs()).unwrap().answer_form);
+        let (mut events, mut read) = (Vec::new(), Answer::default());
+        parser.push(answer, &mut events);
+        parser.finish(&mut events);
+        events.iter().for_each(|event| read.push(event));
+        let expected = &called.messages[1]["tool_calls"][0]["function"];
+        let calls: Vec<(Json, Json)> = read
+            .calls
+            .into_iter()
+            .map(|call| (call.name.into(), serde_json::from_str(&call.arguments).unwrap()))
+            .collect();
+        let expected = vec![(expected["name"].clone(), expected["arguments"].clone())];
+        assert_eq!((read.content.as_str(), calls), ("", expected), "{name}: {answer}");
+    }
 }
