@@ -58,7 +58,8 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 /// Builds MPT; see [`super::build`].
 pub(super) fn build_mpt(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     const ATTENTION: &str = "attn_config";
-    neutral::require(config, &["logit_scale"])?;
+    // As in transformers, only `logit_scale` of these keys changes anything.
+    neutral::require(config, &["embedding_fraction", "learned_pos_emb", "logit_scale", "norm_type"])?;
     config.require_fixed(&MPT_FIXED)?;
     let attention = config.nested(ATTENTION, config.object(ATTENTION)?.cloned().unwrap_or_default());
     attention.require_fixed(&MPT_ATTENTION_FIXED)?;

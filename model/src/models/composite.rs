@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 
 use super::{Config, ModelError};
 
-const TEXT: &str = "text_config";
+/// The key of the text model's configuration.
+pub(super) const TEXT: &str = "text_config";
 /// Keys of the whole model. They win over the same keys of `text_config`. A key and its older name are one entry.
 const OUTER: [&[&str]; 5] = [
     &["architectures"],

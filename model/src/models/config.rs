@@ -4,7 +4,9 @@
 //! Entry point: [`Config`]. A key that is null counts as absent. This file interprets only a few keys that are common
 //! to all models; other files of this folder interpret the rest.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use numbers::FloatType;
 use serde_json::{Map, Value};
@@ -100,7 +102,26 @@ pub struct Config {
     prefix: String,
     /// Keys without the prefix: those that a text model has from the composite model around it.
     outer: Vec<&'static str>,
-    keys: Map<String, Value>,
+    pub(super) keys: Map<String, Value>,
+    /// The keys that were read from this object or from a copy of it.
+    pub(super) read_keys: ReadKeys,
+}
+
+/// The names of keys; all copies are the same set.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ReadKeys(Arc<Mutex<BTreeSet<String>>>);
+
+impl ReadKeys {
+    fn add(&self, key: &str) {
+        let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !keys.contains(key) {
+            keys.insert(key.to_owned());
+        }
+    }
+
+    pub(super) fn contains(&self, key: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
+    }
 }
 
 impl Config {
@@ -109,15 +130,21 @@ impl Config {
     /// # Errors
     /// When the file is not a JSON object, or a composite has no text model of the kind that is supported.
     pub fn parse(bytes: &[u8]) -> Result<Self, ModelError> {
-        let whole = Self { prefix: String::new(), outer: Vec::new(), keys: parse_object(CONFIG, bytes)? };
+        let keys = parse_object(CONFIG, bytes)?;
+        let whole = Self { prefix: String::new(), outer: Vec::new(), keys, read_keys: ReadKeys::default() };
         let Some(composite) = whole.architecture().ok().and_then(composite::find) else { return Ok(whole) };
         let composite::TextKeys { prefix, keys, outer } = composite.text_keys(&whole, &whole.keys)?;
-        Ok(Self { prefix, outer, keys })
+        // Defaults of transformers are not keys of the file.
+        let written = whole.object(composite::TEXT)?.cloned().unwrap_or_default();
+        let config = Self { prefix, outer, keys, read_keys: ReadKeys::default() };
+        config.keys.keys().filter(|key| !written.contains_key(*key)).for_each(|key| config.read_keys.add(key));
+        Ok(config)
     }
 
     /// Returns the configuration in the object `keys`, which is the value of `key` in this one.
     pub(super) fn nested(&self, key: &str, keys: Map<String, Value>) -> Self {
-        Self { prefix: format!("{}.", self.path(key)), outer: Vec::new(), keys }
+        let prefix = format!("{}.", self.path(key));
+        Self { prefix, outer: Vec::new(), keys, read_keys: ReadKeys::default() }
     }
 
     /// Returns the names of the parts of a composite's checkpoint that are not its text model; `None` for a model that
@@ -375,7 +402,10 @@ impl Config {
     }
 
     fn value(&self, key: &str) -> Option<&Value> {
-        let here = |key: &str| self.keys.get(key).filter(|value| !value.is_null());
+        let here = |key: &str| {
+            let value = self.keys.get(key).filter(|value| !value.is_null());
+            value.inspect(|_| self.read_keys.add(key))
+        };
         let other_name = || OTHER_NAMES.iter().filter(|(name, _)| *name == key).find_map(|(_, other)| here(other));
         here(key).or_else(other_name)
     }

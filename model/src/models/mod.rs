@@ -71,6 +71,7 @@ mod sigmoid_experts;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod unread;
 mod vaultgemma;
 
 use std::sync::Arc;

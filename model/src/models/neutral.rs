@@ -89,6 +89,8 @@ const NEUTRAL: &[(&str, &str)] = &[
 /// # Errors
 /// When there is such a key. The message names the key, its value and the supported value.
 pub(super) fn require(config: &Config, understood: &[&str]) -> Result<(), ModelError> {
+    // A family may read these keys only beside certain values of others, so all of them count as read.
+    understood.iter().for_each(|key| _ = config.has(key));
     let others: Vec<(&str, &str)> = NEUTRAL.iter().copied().filter(|(key, _)| !understood.contains(key)).collect();
     config.require_fixed(&others)
 }

@@ -36,7 +36,8 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 
 /// Builds BioGPT; see [`super::build`].
 pub(super) fn build_biogpt(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
-    neutral::require(config, &[])?;
+    // As in transformers, layer norms have the default of torch.
+    neutral::require(config, &["layer_norm_eps"])?;
     let mut decoder = decoder(&config.or_default("hidden_act", "gelu"), dtype, num_ranks)?;
     decoder.names = Names { base: "biogpt", last_norm: "layer_norm", head: "output_projection", ..NAMES };
     if config.flag_or("scale_embedding", true)? {

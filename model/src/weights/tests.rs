@@ -41,8 +41,12 @@ fn parts(checkpoint: &Checkpoint, spec: &WeightSpec) -> Vec<Vec<u8>> {
 }
 
 fn open(directory: &Path) -> Result<Checkpoint, String> {
+    open_quantized(directory, Quantization::None)
+}
+
+fn open_quantized(directory: &Path, quantization: Quantization) -> Result<Checkpoint, String> {
     let files = ModelFiles::open(directory.to_str().unwrap()).unwrap();
-    Checkpoint::open(&files, Quantization::None).map_err(|error| error.to_string())
+    Checkpoint::open(&files, quantization).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -159,14 +163,19 @@ fn tensors_that_no_weight_is_read_from_are_named() {
         "model.c_blocks",
         "d.weight",
         "lm_head.weight",
+        "lm_head.bias",
         "model.layers.0.self_attn.rotary_emb.inv_freq",
         "model.layers.1.e.weight",
     ];
     let tensors: Vec<_> = names.iter().map(|name| (*name, Dtype::BF16, vec![1, 1])).collect();
     write(&directory.path().join(SINGLE_FILE), &tensors);
-    let checkpoint = open(directory.path()).unwrap();
     let specs = ["model.a.weight", "model.b.weight", "model.c", "model.d.weight"].map(|name| spec(name, &[1, 1]));
-    assert_eq!(checkpoint.unread(&specs), ["model.a.bias", "model.layers.1.e.weight"]);
+    let quantized = open_quantized(directory.path(), Quantization::Awq).unwrap();
+    assert_eq!(quantized.unread(&specs), ["lm_head.bias", "model.a.bias", "model.layers.1.e.weight"]);
+    // Without a quantization_config nothing reads the parts of quantized matrices.
+    let parts = ["model.b.qweight", "model.b.scales", "model.c_blocks"];
+    let expected = [&["lm_head.bias", "model.a.bias"][..], &parts, &["model.layers.1.e.weight"]].concat();
+    assert_eq!(open(directory.path()).unwrap().unread(&specs), expected);
 }
 
 #[test]

@@ -32,7 +32,7 @@ use crate::args::{Dtype, KvCacheDtype, ModelArgs, ShardArgs};
 const CONFIG_FILE: &str = "config.json";
 const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 
-/// The maximum number of tensors that one log line names.
+/// The maximum number of keys or tensors that one log line names.
 const MAX_NAMES: usize = 4;
 
 /// The properties of a model's weights and graphs.
@@ -53,6 +53,8 @@ pub(super) struct Description {
     /// The type of the weights before quantization.
     pub(super) dtype: FloatType,
     pub(super) graphs: ModelGraphs,
+    /// The keys of config.json that the model does not read, although they might change it.
+    pub(super) unread_keys: Vec<String>,
 }
 
 impl Description {
@@ -160,7 +162,8 @@ pub(super) fn describe(
         None => checkpoint.dtype(),
     };
     let graphs = ModelGraphs::of(&models::build(&config, dtype, num_ranks)?)?;
-    Ok(Description { checkpoint, dtype, graphs: quantized(graphs, model.quantize) })
+    let unread_keys = config.unread();
+    Ok(Description { checkpoint, dtype, graphs: quantized(graphs, model.quantize), unread_keys })
 }
 
 /// Opens the checkpoint, of a composite model only the part with the text model, and returns it with the configuration
@@ -173,8 +176,12 @@ fn open_text<'a>(files: &ModelFiles, config: &'a Config) -> Result<(Checkpoint, 
     Ok((checkpoint, Cow::Owned(config)))
 }
 
-/// Logs which tensors, and which parts of a composite's checkpoint, are not read.
-fn log_left_out(Description { checkpoint, graphs, dtype: _ }: &Description) {
+/// Logs which keys of config.json, which tensors, and which parts of a composite's checkpoint, are not read.
+fn log_left_out(Description { checkpoint, graphs, dtype: _, unread_keys }: &Description) {
+    if !unread_keys.is_empty() {
+        let names = unread_keys[..unread_keys.len().min(MAX_NAMES)].join(", ");
+        tracing::warn!(num_keys = unread_keys.len(), first = names, "the model does not read keys of config.json");
+    }
     let unread = checkpoint.unread(graphs.decoder.weights().chain(graphs.logits.weights()));
     if !unread.is_empty() {
         let names = unread[..unread.len().min(MAX_NAMES)].join(", ");
@@ -232,7 +239,7 @@ fn load_on_cpu(
     describe: &Describe<'_>,
     progress: &mut Progress<'_>,
 ) -> Result<CpuBackend, EngineError> {
-    let Description { checkpoint, dtype, graphs } = description;
+    let Description { checkpoint, dtype, graphs, .. } = description;
     let ModelArgs { cpu_isa, kv_cache_dtype, threads, .. } = &args.model;
     let membership = membership(args)?;
     if membership.num_on_host() < membership.num_ranks() && args.peer_sockets.is_none() {

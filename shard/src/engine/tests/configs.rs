@@ -58,6 +58,55 @@ fn any_value_of_any_key_is_a_model_or_a_sentence() {
     }
 }
 
+/// The log of a published model names no key of its config.json.
+#[test]
+fn published_configs_have_no_unknown_key() {
+    let mut unread = Vec::new();
+    for entry in std::fs::read_dir(fixture("configs")).unwrap() {
+        let path = entry.unwrap().path();
+        let config = Config::parse(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
+        models::build(&config, FloatType::Bf16, 1).unwrap();
+        unread.extend(config.unread().into_iter().map(|key| format!("{}: {key}", path.display())));
+    }
+    assert_eq!(unread, Vec::<String>::new());
+}
+
+/// Sets every key at any depth whose name is in `keys` and whose value is a text to `value`, and returns their number.
+fn set_texts(json: &mut Value, keys: &[&str], value: &str) -> usize {
+    let Value::Object(object) = json else { return 0 };
+    let mut count = 0;
+    for (key, old) in object {
+        if keys.contains(&key.as_str()) && old.is_string() {
+            *old = value.into();
+            count += 1;
+        } else if key != "vision_config" {
+            count += set_texts(old, keys, value);
+        }
+    }
+    count
+}
+
+#[test]
+fn names_that_no_family_knows_are_refused() {
+    let activations = ["activation", "activation_function", "hidden_act", "hidden_activation"];
+    let mut accepted = Vec::new();
+    for config in configs() {
+        for keys in [&activations[..], &["rope_type"]] {
+            let mut changed = config.clone();
+            if set_texts(&mut changed, keys, "unheard-of") == 0 {
+                continue;
+            }
+            match build(&changed, 1) {
+                Err(message) if message.contains("unheard-of") => {}
+                // Hunyuan has a type of its own; another type may not have its `alpha`.
+                Err(message) if message.contains("rope_parameters.alpha is") => {}
+                other => accepted.push(format!("{}, {keys:?}: {other:?}", config["architectures"])),
+            }
+        }
+    }
+    assert!(accepted.is_empty(), "{}", accepted.join("\n"));
+}
+
 #[test]
 fn sizes_that_no_model_has_are_named() {
     let llama = configs().into_iter().find(|config| config["model_type"] == "granite").unwrap();

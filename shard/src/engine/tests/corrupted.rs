@@ -18,7 +18,7 @@ const K_PROJ: &str = "model.layers.0.self_attn.k_proj.weight";
 
 /// The header and the data of a safetensors file.
 pub(super) struct Parts {
-    header: Map<String, Value>,
+    pub(super) header: Map<String, Value>,
     pub(super) data: Vec<u8>,
 }
 
@@ -44,7 +44,7 @@ impl Parts {
     }
 
     /// Adds a tensor of 32-bit numbers, all equal to `number`.
-    fn add(&mut self, tensor: &str, (dtype, shape): (&str, &[usize]), number: u32) {
+    pub(super) fn add(&mut self, tensor: &str, (dtype, shape): (&str, &[usize]), number: u32) {
         let start = self.data.len();
         let len = shape.iter().product::<usize>();
         self.data.extend((0..len).flat_map(|_| number.to_le_bytes()));
@@ -327,14 +327,25 @@ const CASES: [(&str, Damage, &str); 35] = [
     ),
 ];
 
-/// Returns the result of loading a good checkpoint after `damage`.
-fn loaded(damage: impl FnOnce(&Path)) -> Result<(), String> {
+/// Returns a copy of the checkpoint `name`, after `damage`.
+pub(super) fn damaged(name: &str, damage: impl FnOnce(&Path)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    for file in fs::read_dir(fixture("tiny-llama-gqa-untied")).unwrap() {
+    for file in fs::read_dir(fixture(name)).unwrap() {
         let file = file.unwrap();
         fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
     }
     damage(directory.path());
+    directory
+}
+
+/// Returns the result of loading a good checkpoint after `damage`.
+fn loaded(damage: impl FnOnce(&Path)) -> Result<(), String> {
+    loaded_from("tiny-llama-gqa-untied", damage)
+}
+
+/// Returns the result of loading the checkpoint `name` after `damage`.
+pub(super) fn loaded_from(name: &str, damage: impl FnOnce(&Path)) -> Result<(), String> {
+    let directory = damaged(name, damage);
     let result = load::load(&args(directory.path().to_str().unwrap(), Device::CPU), &mut |_, _, _| ());
     result.map(drop).map_err(|error| {
         let sources = std::iter::successors(std::error::Error::source(&error), |error| error.source());

@@ -17,6 +17,7 @@ mod ranks;
 mod references;
 mod slots;
 mod steps;
+mod unknown;
 mod windows;
 mod xla;
 

@@ -61,6 +61,17 @@ pub(super) fn check_logits(rig: &mut Rig, prompt: &[u32], logits: &Value, (toler
     }
 }
 
+/// Returns the largest difference of a log-probability after `prompt` from those of `logits`, as a share of the largest
+/// absolute logit.
+pub(super) fn difference(rig: &mut Rig, prompt: &[u32], logits: &Value) -> f64 {
+    let logits = numbers(logits);
+    let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));
+    let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+    let logprobs = logprobs(rig, prompt, logits.len());
+    let differences = logprobs.into_iter().zip(&logits).map(|(logprob, logit)| (logprob - (logit - log_sum)).abs());
+    differences.fold(0.0, f64::max) / largest
+}
+
 /// Does the same as [`check_logits`] for the best tokens that are reported with `token`.
 pub(super) fn check_top(token: &SampledToken, logits: &Value, tolerance: f64, what: &str) {
     let logits = numbers(logits);

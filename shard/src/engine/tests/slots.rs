@@ -47,7 +47,7 @@ fn load(args: &ShardArgs) -> Result<Engine, EngineError> {
     let files = ModelFiles::open(&args.model.model_id)?;
     let config = Config::parse(&config_json(&files)?)?;
     let ranks = LocalRanks::of_shard(args.shard, args.num_shards, args.devices_per_shard);
-    let Description { checkpoint, graphs, dtype: _ } = describe(&files, &config, &args.model, ranks.num_ranks)?;
+    let Description { checkpoint, graphs, .. } = describe(&files, &config, &args.model, ranks.num_ranks)?;
     let graphs = with_running_sum(&graphs);
     let membership = membership(args)?;
     let progress = &mut |_: u64, _: u64| ();
