@@ -1,17 +1,22 @@
 //! Mixtures of experts on the CPU: each expert computes only the tokens that chose it.
 //!
-//! Entry points: [`route`], [`experts`]. A token's result is the sum over its experts in ascending order, so the result
+//! Entry points: [`route`], [`experts`]. Several experts are computed at the same time, because the matrices of one are
+//! too small to keep many threads busy. A token's result is the sum over its experts in ascending order, so the result
 //! does not depend on the other tokens.
 
 use candle_core::Tensor;
 use kernels::linear::{Layer, PackedWeight};
 use kernels::{activation, linear, softmax};
 use model::graph::{Activation, Clamp, ExpertGroups, ExpertsSpec, Gating, RouterSpec, Scoring, Weighted};
+use rayon::prelude::*;
 
 use super::host::{self, View};
 use super::model_ops::kernel;
 
 type Result<T> = candle_core::Result<T>;
+
+/// The maximum number of experts that are computed at the same time. It limits the memory of their outputs.
+const MAX_TOGETHER: usize = 8;
 
 /// The networks of this rank's experts.
 pub(super) struct Networks<'a> {
@@ -121,34 +126,55 @@ pub(super) fn experts([x, mixture]: [&Tensor; 2], networks: &Networks<'_>, rank:
     let (num_tokens, hidden_size) = x.dims2()?;
     let (_, num_experts) = mixture.dims2()?;
     let (x, mixture) = (View::new(x)?, View::new(mixture)?);
-    let weighs_input = networks.spec.weighted == Weighted::Input;
+    let (x, mixture) = (x.f32(), mixture.f32());
+    let first = rank * networks.num();
+    let here = first..num_experts.min(first + networks.num());
+    let tokens_of = |expert| {
+        let tokens = (0..num_tokens).map(|token| (token, mixture[token * num_experts + expert]));
+        tokens.filter(|(_, weight)| *weight != 0.0).collect()
+    };
+    let chosen = here.map(|expert| Chosen { local: expert - first, tokens: tokens_of(expert) });
+    let chosen: Vec<Chosen> = chosen.filter(|chosen| !chosen.tokens.is_empty()).collect();
     let mut sum = vec![0.0; num_tokens * hidden_size]; // [tokens, hidden]
-    for local in 0..networks.num() {
-        let expert = rank * networks.num() + local;
-        if expert >= num_experts {
-            break;
+    for together in chosen.chunks(MAX_TOGETHER) {
+        let outputs = together.par_iter().with_max_len(1).map(|chosen| chosen.apply(networks, x, hidden_size));
+        let outputs: Vec<Vec<f32>> = outputs.collect(); // [experts][its tokens, hidden]
+        for (chosen, outputs) in together.iter().zip(&outputs) {
+            chosen.add(networks.spec.weighted, outputs, &mut sum, hidden_size);
         }
-        let weight = |token: usize| mixture.f32()[token * num_experts + expert];
-        let tokens: Vec<usize> = (0..num_tokens).filter(|token| weight(*token) != 0.0).collect();
-        if tokens.is_empty() {
-            continue;
+    }
+    host::shaped(sum, (num_tokens, hidden_size))
+}
+
+/// An expert that tokens chose.
+struct Chosen {
+    /// The index of the expert among those of this rank.
+    local: usize,
+    /// The tokens, with their weights.
+    tokens: Vec<(usize, f32)>,
+}
+
+impl Chosen {
+    /// Applies the expert to its tokens of x `[tokens, hidden]`. Returns `[its tokens, hidden]`.
+    fn apply(&self, networks: &Networks<'_>, x: &[f32], hidden_size: usize) -> Vec<f32> {
+        let mut inputs = Vec::with_capacity(self.tokens.len() * hidden_size); // [its tokens, hidden]
+        for (token, weight) in &self.tokens {
+            let factor = if networks.spec.weighted == Weighted::Input { *weight } else { 1.0 };
+            inputs.extend(x[token * hidden_size..][..hidden_size].iter().map(|x| factor * x));
         }
-        let of_input = |token: usize| if weighs_input { weight(token) } else { 1.0 };
-        let of_output = |token: usize| if weighs_input { 1.0 } else { weight(token) };
-        let input = |token: &usize| {
-            let factor = of_input(*token);
-            x.f32()[token * hidden_size..][..hidden_size].iter().map(move |x| factor * x)
-        };
-        let inputs: Vec<f32> = tokens.iter().flat_map(input).collect(); // [its tokens, hidden]
-        let mut outputs = vec![0.0; tokens.len() * hidden_size]; // [its tokens, hidden]
-        networks.apply(local, &inputs, &mut outputs);
-        for (token, output) in tokens.iter().zip(outputs.chunks_exact(hidden_size)) {
-            let factor = of_output(*token);
+        let mut outputs = vec![0.0; inputs.len()];
+        networks.apply(self.local, &inputs, &mut outputs);
+        outputs
+    }
+
+    /// Adds the outputs `[its tokens, hidden]` to their tokens in `sum` `[tokens, hidden]`.
+    fn add(&self, weighted: Weighted, outputs: &[f32], sum: &mut [f32], hidden_size: usize) {
+        for ((token, weight), output) in self.tokens.iter().zip(outputs.chunks_exact(hidden_size)) {
+            let factor = if weighted == Weighted::Input { 1.0 } else { *weight };
             let to = &mut sum[token * hidden_size..][..hidden_size];
             to.iter_mut().zip(output).for_each(|(to, output)| *to += factor * output);
         }
     }
-    host::shaped(sum, (num_tokens, hidden_size))
 }
 
 #[cfg(test)]

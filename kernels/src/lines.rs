@@ -8,8 +8,9 @@
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::io;
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use memmap2::MmapMut;
 
@@ -23,6 +24,11 @@ pub(crate) const BLOCK_COLUMNS: usize = 32;
 pub(crate) const TILE_SIZE: usize = 16;
 /// The number of lines of the right-hand side per step: those of two tiles.
 pub(crate) const STEP_LINES: usize = 2 * TILE_SIZE;
+
+/// The size of a mapping that weights share. Weights of at most [`MAX_SHARING_BYTES`] do, such as those of experts:
+/// alone, they would be too small for huge pages.
+const CHUNK_BYTES: usize = 64 << 20;
+const MAX_SHARING_BYTES: usize = CHUNK_BYTES / 2;
 
 /// A cache line of sixteen words, for example of 32 bf16 or 64 int8 values.
 #[derive(Debug, Clone, Copy)]
@@ -110,7 +116,7 @@ impl Ahead {
 /// A number or an array of numbers, for which zeroed memory is valid.
 ///
 /// # Safety
-/// Every bit pattern must be a valid value, and the alignment must not exceed that of a page.
+/// Every bit pattern must be a valid value, and the alignment must not exceed that of a [`Line`].
 pub(crate) unsafe trait Numbers: Copy {}
 
 // SAFETY: every bit pattern is an integer or a float, and the alignment is at most a line's, 64 bytes.
@@ -126,17 +132,36 @@ unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[u16; LEN]; COUNT
 // SAFETY: as above.
 unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[f32; LEN]; COUNT] {}
 
-/// A slice of lines, or of other numbers, in memory pages of its own, mapped from the system.
+/// A slice of lines, or of other numbers, in memory that is mapped from the system.
 #[derive(Debug)]
 pub(crate) struct Lines<L = Line> {
-    pages: MmapMut,
+    /// The mapping that `first` points into.
+    _mapping: Arc<MmapMut>,
+    first: NonNull<L>,
     len: usize,
-    lines: PhantomData<L>,
 }
 
+/// A mapping that many slices share.
+struct Chunk {
+    /// Empty when all its slices have been dropped.
+    mapping: Weak<MmapMut>,
+    first: NonNull<u8>,
+    used_bytes: usize,
+}
+
+// SAFETY: a slice owns the lines that it points to.
+unsafe impl<L: Numbers + Send> Send for Lines<L> {}
+// SAFETY: as above.
+unsafe impl<L: Numbers + Sync> Sync for Lines<L> {}
+// SAFETY: the pointer is only used for lines that nothing else points to.
+unsafe impl Send for Chunk {}
+
+/// The newest chunk.
+static CHUNK: Mutex<Option<Chunk>> = Mutex::new(None);
+
 impl<L: Numbers> Lines<L> {
-    /// Allocates `len` lines of zeros. The system provides a page when it is first written or read. The process is
-    /// aborted if the system refuses the memory.
+    /// Allocates `len` lines of zeros in pages of their own. The system provides a page when it is first written or
+    /// read. The process is aborted if the system refuses the memory.
     pub(crate) fn zeros(len: usize) -> Self {
         Self::try_zeros(len).unwrap_or_else(|_| {
             let layout = Layout::from_size_align(len * size_of::<L>(), align_of::<L>());
@@ -150,28 +175,68 @@ impl<L: Numbers> Lines<L> {
     /// When the system refuses the memory, or its size in bytes exceeds `usize`.
     pub(crate) fn try_zeros(len: usize) -> io::Result<Self> {
         let size_bytes = len.checked_mul(size_of::<L>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let pages = MmapMut::map_anon(size_bytes)?;
-        // A failure is harmless: small pages are only slower.
-        #[cfg(target_os = "linux")]
-        let _ = pages.advise(memmap2::Advice::HugePage);
-        Ok(Self { pages, len, lines: PhantomData })
+        let (mapping, first) = map(size_bytes)?;
+        Ok(Self { _mapping: mapping, first: first.cast(), len })
     }
+
+    /// Allocates like [`Lines::zeros`], for weights: small ones share huge pages. Their memory is freed when all that
+    /// share a mapping have been dropped.
+    pub(crate) fn of_weight(len: usize) -> Self {
+        let size_bytes = len.saturating_mul(size_of::<L>());
+        if size_bytes > MAX_SHARING_BYTES {
+            return Self::zeros(len);
+        }
+        let mut newest = CHUNK.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((mapping, first)) = newest.as_mut().and_then(|chunk| chunk.take(size_bytes)) {
+            return Self { _mapping: mapping, first: first.cast(), len };
+        }
+        let Ok((mapping, first)) = map(CHUNK_BYTES) else { return Self::zeros(len) };
+        let used_bytes = size_bytes.next_multiple_of(size_of::<Line>());
+        *newest = Some(Chunk { mapping: Arc::downgrade(&mapping), first, used_bytes });
+        Self { _mapping: mapping, first: first.cast(), len }
+    }
+}
+
+impl Chunk {
+    /// Returns the mapping and the first of `size_bytes` bytes that no slice has had; `None` if there are too few, or
+    /// the mapping is gone.
+    fn take(&mut self, size_bytes: usize) -> Option<(Arc<MmapMut>, NonNull<u8>)> {
+        let mapping = self.mapping.upgrade()?;
+        let start = self.used_bytes;
+        let end = start + size_bytes.next_multiple_of(size_of::<Line>());
+        if end > CHUNK_BYTES {
+            return None;
+        }
+        self.used_bytes = end;
+        // SAFETY: the mapping has `CHUNK_BYTES` bytes, and `start` is at most `end`.
+        Some((mapping, unsafe { self.first.add(start) }))
+    }
+}
+
+/// Maps zeros, on huge pages if possible. Returns the mapping, and its first byte.
+fn map(size_bytes: usize) -> io::Result<(Arc<MmapMut>, NonNull<u8>)> {
+    let mut pages = MmapMut::map_anon(size_bytes)?;
+    // A failure is harmless: small pages are only slower.
+    #[cfg(target_os = "linux")]
+    let _ = pages.advise(memmap2::Advice::HugePage);
+    let first = NonNull::new(pages.as_mut_ptr()).expect("a mapping is not at address 0");
+    Ok((Arc::new(pages), first))
 }
 
 impl<L: Numbers> Deref for Lines<L> {
     type Target = [L];
 
     fn deref(&self) -> &[L] {
-        // SAFETY: `pages` holds `len` lines, its start is aligned to a page and so to a line, and `L: Numbers` promises
-        // that every bit pattern is a value.
-        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
+        // SAFETY: `first` has `len` lines of a mapping that `self` keeps, which no other slice has. It is aligned to a
+        // line, and `L: Numbers` promises that every bit pattern is a value.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
 
 impl<L: Numbers> DerefMut for Lines<L> {
     fn deref_mut(&mut self) -> &mut [L] {
         // SAFETY: as in `deref`, and `&mut self` makes the borrow exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
     }
 }
 
@@ -187,6 +252,19 @@ mod tests {
             assert!(lines.iter().all(|line| line.0 == [0; 16]), "{len}");
             lines.iter_mut().zip(0..).for_each(|(line, i)| line.0 = [i; 16]);
             assert!(lines.iter().zip(0..).all(|(line, i)| line.0 == [i; 16]), "{len}");
+        }
+    }
+
+    #[test]
+    fn weights_share_mappings_but_no_lines() {
+        let sizes = [1, 1000, MAX_SHARING_BYTES / 64, 3, MAX_SHARING_BYTES / 64, MAX_SHARING_BYTES / 64 + 1];
+        let mut weights: Vec<Lines> = sizes.map(Lines::of_weight).into();
+        for (lines, i) in weights.iter_mut().zip(1..) {
+            assert!(lines.iter().all(|line| line.0 == [0; 16]));
+            lines.fill(Line([i; 16]));
+        }
+        for ((lines, i), len) in weights.iter().zip(1..).zip(sizes) {
+            assert!(lines.len() == len && lines.iter().all(|line| line.0 == [i; 16]), "{len}");
         }
     }
 }

@@ -265,7 +265,7 @@ impl WeightLine for F16Line {
 
 fn pack_lines<L: WeightLine>(isa: Isa, stored: &Stored<'_>) -> Lines<L> {
     let [num_outputs, num_inputs] = stored.sizes;
-    let mut lines = Lines::zeros(num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs); // [panels, inputs]
+    let mut lines = Lines::of_weight(num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs); // [panels, inputs]
     stored.fill_panels(&mut lines, num_inputs, |panel, rows| L::pack(isa, panel, rows));
     lines
 }

@@ -102,7 +102,7 @@ impl TiledWeight {
     pub(super) fn pack(isa: Isa, format: Format, stored: &Stored<'_>) -> Self {
         let [num_outputs, num_inputs] = stored.sizes;
         let panel_len = format.panel_len(num_inputs);
-        let mut lines = Lines::zeros(num_outputs.div_ceil(PANEL_OUTPUTS) * panel_len);
+        let mut lines = Lines::of_weight(num_outputs.div_ceil(PANEL_OUTPUTS) * panel_len);
         match format {
             Format::Bf16 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[bf16]| {
                 isa.run(PackPairsOfInputs { panel, rows, num_inputs });
@@ -124,7 +124,7 @@ impl TiledWeight {
         let (panel_len, num_heads) = (format.panel_len(num_inputs), format.num_scale_lines(num_inputs));
         let row_bytes = num_inputs / kind.block_len() * kind.block_bytes();
         let num_panels = (PIECE_BYTES / (PANEL_OUTPUTS * row_bytes)).max(1);
-        let mut lines = Lines::zeros(num_outputs.div_ceil(PANEL_OUTPUTS) * panel_len);
+        let mut lines = Lines::of_weight(num_outputs.div_ceil(PANEL_OUTPUTS) * panel_len);
         lines.par_chunks_mut(num_panels * panel_len).enumerate().for_each(|(piece, panels)| {
             let first = piece * num_panels * PANEL_OUTPUTS;
             let last = (first + num_panels * PANEL_OUTPUTS).min(num_outputs);
