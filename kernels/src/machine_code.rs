@@ -18,13 +18,14 @@ type Product = (Mnemonic, usize);
 
 /// A product instruction, its number in one iteration of a loop, and the minimum number of such loops. The counts hold
 /// for the compiler in `rust-toolchain.toml`; another version may merge or split some loops.
-const LOOPS: [(Product, usize, usize); 8] = [
+const LOOPS: [(Product, usize, usize); 9] = [
     ((Mnemonic::Vdpbf16ps, 64), 24, 6),
     ((Mnemonic::Vpdpbusd, 64), 24, 4),
     ((Mnemonic::Vpdpbusd, 64), 64, 4),
     ((Mnemonic::Vpdpbusd, 32), 12, 2),
     ((Mnemonic::Vpmaddwd, 64), 24, 3),
     ((Mnemonic::Vpmaddwd, 32), 12, 4),
+    ((Mnemonic::Vfmadd231ps, 64), 24, 8),
     ((Mnemonic::Vfmadd231ps, 64), 48, 6),
     ((Mnemonic::Vfmadd231ps, 32), 12, 14),
 ];
@@ -126,7 +127,12 @@ fn product_of(instruction: &Instruction) -> Option<Product> {
 fn converts_level(mnemonic: Mnemonic) -> bool {
     matches!(
         mnemonic,
-        Mnemonic::Vcvtdq2ps | Mnemonic::Vpermps | Mnemonic::Vpermw | Mnemonic::Vpermi2w | Mnemonic::Vpermt2w
+        Mnemonic::Vcvtdq2ps
+            | Mnemonic::Vpermd
+            | Mnemonic::Vpermps
+            | Mnemonic::Vpermw
+            | Mnemonic::Vpermi2w
+            | Mnemonic::Vpermt2w
     )
 }
 
