@@ -25,7 +25,7 @@ const LOOPS: [(Product, usize, usize); 9] = [
     ((Mnemonic::Vpdpbusd, 32), 12, 2),
     ((Mnemonic::Vpmaddwd, 64), 24, 3),
     ((Mnemonic::Vpmaddwd, 32), 12, 4),
-    ((Mnemonic::Vfmadd231ps, 64), 24, 8),
+    ((Mnemonic::Vfmadd231ps, 64), 24, 13),
     ((Mnemonic::Vfmadd231ps, 64), 48, 6),
     ((Mnemonic::Vfmadd231ps, 32), 12, 14),
 ];
