@@ -107,9 +107,14 @@ fn check(fixture: &str, settings: &[Setting]) {
     for Setting { flags, num_neighbours, preempts } in settings {
         let server = start(fixture, flags);
         let client = server.client();
-        for round in ["cold", "warm"] {
+        // On a busy machine the requests of a round may arrive too far apart for a preemption. Then there are more
+        // rounds.
+        for round in 0..10 {
             for (answer, expected) in among_others(&client, *num_neighbours).iter().zip(&expected) {
-                check_same(answer, expected, &format!("{fixture}, {flags:?}, {round}, among others"));
+                check_same(answer, expected, &format!("{fixture}, {flags:?}, round {round}, among others"));
+            }
+            if round > 0 && (!preempts || client.metrics().value("vllm:num_preemptions_total") > 0.0) {
+                break;
             }
         }
         for (body, expected) in observed().iter().zip(&expected) {
