@@ -256,7 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn weights_share_mappings_but_no_lines() {
+    fn a_chunk_gives_each_byte_once() {
+        let (mapping, first) = map(CHUNK_BYTES).unwrap();
+        let mut chunk = Chunk { mapping: Arc::downgrade(&mapping), first, used_bytes: 0 };
+        let mut take = |size_bytes| chunk.take(size_bytes).map(|(_, start)| start.addr().get() - first.addr().get());
+        assert_eq!([take(1), take(65), take(64)], [Some(0), Some(64), Some(192)]);
+        assert_eq!(take(CHUNK_BYTES - 255), None);
+        assert_eq!([take(CHUNK_BYTES - 256), take(1)], [Some(256), None]);
+        chunk.used_bytes = 0;
+        drop(mapping);
+        assert!(chunk.take(1).is_none(), "the mapping is gone");
+    }
+
+    #[test]
+    fn weights_share_no_lines() {
         let sizes = [1, 1000, MAX_SHARING_BYTES / 64, 3, MAX_SHARING_BYTES / 64, MAX_SHARING_BYTES / 64 + 1];
         let mut weights: Vec<Lines> = sizes.map(Lines::of_weight).into();
         for (lines, i) in weights.iter_mut().zip(1..) {
