@@ -11,7 +11,7 @@ use numbers::int4;
 
 use crate::isa::{self, GroupOfX, Int4Group, Isa, Kernel, LANES, Simd};
 use crate::linear::WeightType;
-use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
+use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES, TILE_SIZE};
 use crate::vector_tile::{Bf16Pairs, Dots, Int8Quads};
 
 /// The minimum time of a measurement.
@@ -35,7 +35,7 @@ pub fn multiply_adds_per_second(weights: WeightType) -> f64 {
 
 fn of_thread(isa: Isa, weights: WeightType) -> f64 {
     let mut rate = 0.0;
-    isa.with_tiles(BLOCK_ROWS, |tiles| {
+    isa.with_tiles([BLOCK_ROWS, TILE_SIZE], |tiles| {
         rate = match (tiles, weights) {
             (Some(tiles), WeightType::Bf16 | WeightType::Mxfp4) => by_tiles(0.0_f32, 32, |[left, right], sums| {
                 tiles.add_bf16_product(left, right, Ahead::nothing(right), sums);

@@ -48,14 +48,6 @@ pub(crate) fn bf16_line(line: &mut Line, values: &[f32; 32]) {
     }
 }
 
-/// Rounds two lists of values to the nearest bf16, and stores one of each in a word: that of `low` in the low half.
-#[inline(always)]
-pub(crate) fn bf16_halves(line: &mut Line, low: &[f32; 16], high: &[f32; 16]) {
-    for (word, (low, high)) in line.0.iter_mut().zip(low.iter().zip(high)) {
-        *word = bf16_bits(*high) & 0xffff_0000 | bf16_bits(*low) >> 16;
-    }
-}
-
 /// Returns the bf16 nearest to `value` (ties to even) in the upper half of the result; the lower half is unspecified.
 #[inline(always)]
 fn bf16_bits(value: f32) -> u32 {

@@ -27,7 +27,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::isa::{self, Isa};
-use crate::lines::BLOCK_ROWS;
+use crate::lines::{BLOCK_ROWS, TILE_SIZE};
 use attend::Attend;
 use cache::{KeysAndValues, TypedCache};
 use element::{Bf16Exact, KvElement};
@@ -258,7 +258,7 @@ impl Attention<'_> {
         let &Self { shape, q, heads, .. } = self;
         let block_rows = self.block_rows(&task);
         let is_converted_often = E::IS_CONVERTED && self.num_queries(&task) > MAX_CONVERTING_QUERIES;
-        self.isa.with_tiles(block_rows, |tiles| {
+        self.isa.with_tiles([block_rows, TILE_SIZE], |tiles| {
             let is_laid_out = tiles.is_some() || is_converted_often;
             self.isa.run_pairs(Attend { shape, q, heads, cache, task, dots: Pairs, tiles, block_rows, is_laid_out });
         });

@@ -34,6 +34,8 @@ pub(crate) struct Tiles {
     /// ones. In a block of one row, both tiles hold that row.
     tile_rows: [usize; 2],
     num_rows: usize,
+    /// The number of words of a row of a tile on the left.
+    num_words: usize,
 }
 
 /// The operand of `ldtilecfg`.
@@ -58,19 +60,22 @@ impl Amx {
         (has_vectors && *IS_PERMITTED.get_or_init(is_permitted)).then_some(Self(()))
     }
 
-    /// Lends the tiles of this thread to `work`, configured for blocks of `num_rows` rows.
+    /// Lends the tiles of this thread to `work`, configured for blocks of `num_rows` rows, of which a product takes
+    /// `num_words` words: all or half of a line.
     ///
     /// # Panics
-    /// When `num_rows` is 0 or more than [`BLOCK_ROWS`], or `work` calls this function itself.
-    pub(crate) fn with_tiles<T>(self, num_rows: usize, work: impl FnOnce(&Tiles) -> T) -> T {
+    /// When `num_rows` is 0 or more than [`BLOCK_ROWS`], or `num_words` is neither a line nor half of it, or `work`
+    /// calls this function itself.
+    pub(crate) fn with_tiles<T>(self, [num_rows, num_words]: [usize; 2], work: impl FnOnce(&Tiles) -> T) -> T {
         thread_local!(static IS_LENT: Cell<bool> = const { Cell::new(false) });
         assert!((1..=BLOCK_ROWS).contains(&num_rows), "a block of {num_rows} rows");
+        assert!([TILE_SIZE / 2, TILE_SIZE].contains(&num_words), "products of {num_words} words");
         assert!(!IS_LENT.replace(true), "the tiles of this thread are in use");
         let tile_rows = [num_rows.div_ceil(2), (num_rows / 2).max(1)];
-        let config = TileConfig::of_rows(tile_rows);
+        let config = TileConfig::new(tile_rows, num_words);
         // SAFETY: `self` proves that there are tiles; the configuration is valid and 64 bytes long.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
-        let result = work(&Tiles { tile_rows, num_rows });
+        let result = work(&Tiles { tile_rows, num_rows, num_words });
         // SAFETY: as above. Released tiles need not be saved when the thread is suspended.
         unsafe { asm!("tilerelease", options(nomem, nostack)) };
         IS_LENT.set(false);
@@ -104,6 +109,51 @@ impl Tiles {
         let num_steps = self.check(left, right);
         // SAFETY: `check` asserts that `left` and `right` hold `num_steps` steps, at least one.
         unsafe { self.add_product::<i32, true>([left, right], num_steps, ahead, sums) };
+    }
+
+    /// Writes the product of bf16 values to `dots` `[rows, 32]`: `left` `[rows][32 values]` times `right`
+    /// `[2][16 pairs][16 columns]`. If a product takes half of a line, only that `half` of the values is multiplied.
+    /// The sums are those of [`Tiles::add_bf16_product`].
+    ///
+    /// # Panics
+    /// When `left` or `right` has another number of lines, or there is no such half.
+    #[inline(always)]
+    pub(crate) fn bf16_dots(&self, left: &[Line], right: &[Line], half: usize, dots: &mut Block<f32>) {
+        let fits = left.len() == self.num_rows && right.len() == STEP_LINES && half < TILE_SIZE / self.num_words;
+        assert!(fits, "half {half} of {} lines of {} rows times {} lines", left.len(), self.num_rows, right.len());
+        let first_word = half * self.num_words;
+        let second_row = self.num_rows - self.tile_rows[1];
+        // SAFETY: the CPU has tiles, configured by `with_tiles` for these rows and words; `left` and `right` hold what
+        // is read, as asserted, and `dots` has at least the rows of 128 bytes that are written.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "tileloadd tmm4, [{left} + {stride}]",
+                "tileloadd tmm6, [{right} + {stride}]",
+                "tileloadd tmm7, [{right} + {stride} + 1024]",
+                "tileloadd tmm5, [{second_left} + {stride}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tilestored [{dots} + 2*{stride}], tmm0",
+                "tilestored [{dots} + 2*{stride} + 64], tmm1",
+                "tilestored [{second_dots} + 2*{stride}], tmm2",
+                "tilestored [{second_dots} + 2*{stride} + 64], tmm3",
+                left = in(reg) left.as_ptr().cast::<u32>().add(first_word),
+                second_left = in(reg) left.as_ptr().add(second_row).cast::<u32>().add(first_word),
+                right = in(reg) right.as_ptr().add(first_word),
+                stride = in(reg) size_of::<Line>(),
+                dots = in(reg) dots.0.as_mut_ptr(),
+                second_dots = in(reg) dots.0.as_mut_ptr().add(second_row),
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, preserves_flags),
+            );
+        }
     }
 
     /// # Safety
@@ -191,20 +241,22 @@ impl Tiles {
     fn check(&self, left: &[Line], right: &[Line]) -> usize {
         let num_steps = right.len() / STEP_LINES;
         let is_whole = num_steps > 0 && right.len() == num_steps * STEP_LINES;
-        let fits = is_whole && left.len() == num_steps * self.num_rows;
+        let fits = is_whole && left.len() == num_steps * self.num_rows && self.num_words == TILE_SIZE;
         assert!(fits, "{} lines of {} rows times {} lines", left.len(), self.num_rows, right.len());
         num_steps
     }
 }
 
 impl TileConfig {
-    /// Returns the configuration in which tiles 0, 1 and 4 have the rows of the first half of a block, tiles 2, 3 and 5
-    /// those of the second half, and tiles 6 and 7 all sixteen.
-    fn of_rows([first, second]: [usize; 2]) -> Self {
+    /// Returns the configuration in which tiles 0, 1 and 4 have the rows of the first half of a block, and tiles 2, 3
+    /// and 5 those of the second half. The rows of tiles 4 and 5 have `num_words` words, which is also the number of
+    /// rows of tiles 6 and 7.
+    fn new([first, second]: [usize; 2], num_words: usize) -> Self {
         let mut config = Self { palette: 1, start_row: 0, reserved: [0; 14], column_bytes: [0; 16], rows: [0; 16] };
-        let rows = [first, first, second, second, first, second, TILE_SIZE, TILE_SIZE];
+        let rows = [first, first, second, second, first, second, num_words, num_words];
         for (tile, num_rows) in rows.into_iter().enumerate() {
-            config.column_bytes[tile] = size_of::<Line>() as u16;
+            let num_words = if [4, 5].contains(&tile) { num_words } else { TILE_SIZE };
+            config.column_bytes[tile] = (num_words * size_of::<u32>()) as u16;
             config.rows[tile] = num_rows as u8;
         }
         config

@@ -9,19 +9,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::avx2::sum_halves;
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
-use super::simd::{Kernel, LANES, Simd, round_halves};
+use super::simd::{Kernel, LANES, Simd};
 use crate::lines::{Line, bf16_line};
-
-/// The order in which 16 bf16 values of one vector, then 16 of another, become words with a value of each.
-static ALTERNATING: [u16; 2 * LANES] = {
-    let mut order = [0; 2 * LANES];
-    let mut i = 0;
-    while i < LANES {
-        (order[2 * i], order[2 * i + 1]) = (i as u16, (LANES + i) as u16);
-        i += 1;
-    }
-    order
-};
 
 /// The lowest bit, the lowest two bits, and all bits of each number of four bits.
 static LOW_BITS: [[f32; LANES]; 3] = {
@@ -414,19 +403,6 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     fn pair_floats(self, low: __m512, high: __m512) -> __m512i {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_or_si512(_mm512_srli_epi32::<16>(_mm512_castps_si512(low)), _mm512_castps_si512(high)) }
-    }
-
-    #[inline(always)]
-    fn round_halves(self, low: __m512, high: __m512, to: &mut Line) {
-        if !Self::HAS_BF16 {
-            return round_halves(self, low, high, to);
-        }
-        // SAFETY: `self` proves that the CPU has AVX-512 with BW and BF16; `to` holds the bytes that are written.
-        unsafe {
-            let rounded = bits_of_bf16(_mm512_cvtne2ps_pbh(high, low));
-            let order = _mm512_loadu_si512(ALTERNATING.as_ptr().cast());
-            _mm512_store_si512(to.0.as_mut_ptr().cast(), _mm512_permutexvar_epi16(order, rounded));
-        }
     }
 
     #[inline(always)]

@@ -3,8 +3,8 @@
 //!
 //! Entry point: [`install`]. The SIGILL handler decodes the instructions that `amx` assembles, changes the state of
 //! this thread and resumes after them. Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
-//! sections 2.3 (VEX), TILELOADD, TDPBF16PS and TDPBSSD. At any other instruction, and at a tile instruction whose
-//! tiles are not configured or do not fit, the handler restores the default action, so that the system ends the
+//! sections 2.3 (VEX), TILEZERO, TILELOADD, TDPBF16PS and TDPBSSD. At any other instruction, and at a tile instruction
+//! whose tiles are not configured or do not fit, the handler restores the default action, so that the system ends the
 //! process. Rust code does the loads and stores, so that the address sanitizer checks them.
 
 #![expect(unsafe_code, reason = "the handler of a signal; assembly tells it what to read and write")]
@@ -181,6 +181,7 @@ impl Tiles {
                     *self = Self::RELEASED;
                     true
                 }
+                (0x49, 0xf2, Place::Register(_)) => self.tile_mut(reg).is_some_and(Tile::clear),
                 (0x4b, 0xf2 | 0x66, Place::Memory { address, stride }) => {
                     self.tile_mut(reg).is_some_and(|tile| tile.load(*address, *stride))
                 }
@@ -231,10 +232,15 @@ impl Tiles {
 }
 
 impl Tile {
+    fn clear(&mut self) -> bool {
+        self.rows = Tiles::RELEASED.0[0].rows;
+        true
+    }
+
     /// # Safety
     /// The `num_rows` rows at `address`, `stride` bytes apart, can be read.
     unsafe fn load(&mut self, address: usize, stride: usize) -> bool {
-        self.rows = Tiles::RELEASED.0[0].rows;
+        self.clear();
         for (index, row) in self.rows.iter_mut().enumerate().take(self.num_rows) {
             let from = address.wrapping_add(index.wrapping_mul(stride)) as *const u8;
             // SAFETY: the caller ensures that the memory is accessible, and a row has at most `ROW_BYTES` bytes.

@@ -176,9 +176,9 @@ impl Isa {
         }
     }
 
-    /// Lends the tiles of this thread to `work`, configured for blocks of `num_rows` rows. Passes `None` if the
-    /// instruction set has no tiles.
-    pub(crate) fn with_tiles(self, num_rows: usize, work: impl FnOnce(Option<&Tiles>)) {
+    /// Lends the tiles of this thread to `work`, configured for blocks of `num_rows` rows, of which a product takes
+    /// `num_words` words: all or half of a line. Passes `None` if the instruction set has no tiles.
+    pub(crate) fn with_tiles(self, [num_rows, num_words]: [usize; 2], work: impl FnOnce(Option<&Tiles>)) {
         match self {
             Self::Portable => work(None),
             #[cfg(target_arch = "x86_64")]
@@ -186,7 +186,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Amx => {
                 let amx = amx::Amx::detect().expect("a chosen instruction set is available");
-                amx.with_tiles(num_rows, |tiles| work(Some(tiles)));
+                amx.with_tiles([num_rows, num_words], |tiles| work(Some(tiles)));
             }
         }
     }

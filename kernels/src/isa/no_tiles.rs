@@ -10,6 +10,10 @@ impl Tiles {
         match *self {}
     }
 
+    pub(crate) fn bf16_dots(&self, _left: &[Line], _right: &[Line], _half: usize, _dots: &mut Block<f32>) {
+        match *self {}
+    }
+
     pub(crate) fn add_int8_product(&self, _left: &[Line], _right: &[Line], _ahead: Ahead, _sums: &mut Block<i32>) {
         match *self {}
     }

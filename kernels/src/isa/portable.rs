@@ -14,6 +14,8 @@ pub(super) struct Portable;
 
 /// Compiles kernels without extra features. This is a trait for the reason stated at `Compile` in `avx2.rs`.
 pub(super) trait Compile: Kernel + Sized {
+    /// Runs the kernel in a function of its own: inlined into all their callers, kernels take minutes to compile.
+    #[inline(never)]
     fn run_portable(self) -> Self::Output {
         self.run(Portable)
     }

@@ -7,7 +7,7 @@
 //! plain loops instead of closures.
 
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
-use crate::lines::{Line, bf16_halves, bf16_line};
+use crate::lines::{Line, bf16_line};
 
 /// The number of lanes of a vector.
 pub(crate) const LANES: usize = 16;
@@ -239,13 +239,6 @@ pub(crate) trait Simd: Copy {
         unreachable!("weights are laid out for the instruction set")
     }
 
-    /// Rounds the lanes of two vectors to the nearest bf16, and stores those of `low` in the low halves of words and
-    /// those of `high` in the high halves. Subnormals may become zero.
-    #[inline(always)]
-    fn round_halves(self, low: Self::Vector, high: Self::Vector, to: &mut Line) {
-        round_halves(self, low, high, to);
-    }
-
     /// Transposes 16 rows of 16 words.
     #[inline(always)]
     fn transpose(self, rows: &[Line; LANES], to: &mut [Line; LANES]) {
@@ -343,15 +336,6 @@ pub(crate) trait Simd: Copy {
         let scaled = self.mul(x, self.power_of_two(first));
         self.mul(scaled, self.power_of_two(self.sub(exponents, first)))
     }
-}
-
-/// [`Simd::round_halves`] without instructions for bf16.
-#[inline(always)]
-pub(super) fn round_halves<S: Simd>(simd: S, low: S::Vector, high: S::Vector, to: &mut Line) {
-    let (mut lows, mut highs) = ([0.0; LANES], [0.0; LANES]);
-    simd.store(low, &mut lows);
-    simd.store(high, &mut highs);
-    bf16_halves(to, &lows, &highs);
 }
 
 #[cfg(test)]

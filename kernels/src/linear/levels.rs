@@ -1,7 +1,7 @@
 //! The layout in cache lines of weights in blocks (`numbers::blocks`), and their conversion to the nearest bf16.
 //!
 //! Entry points: [`num_head_lines`], [`step_lines`], [`pack`], [`copy_row`]; [`scales`], [`pairs`] and [`level`] for
-//! `level_tile`, [`unpack_step`] for tiles.
+//! products.
 //!
 //! A step is a group of 32 inputs, for 32 outputs. It has a line with a number of 16 bits for each output, then the
 //! lines of levels. The number is the head of the block or, if blocks have several groups, the factors of the group;
@@ -181,22 +181,6 @@ impl Places {
     }
 }
 
-/// Unpacks the step `idx` of a panel to pairs of bf16: `[2 tiles][16 pairs of inputs][16 outputs]`.
-#[inline(always)]
-pub(super) fn unpack_step<S: Simd>(simd: S, kind: BlockType, heads: (&[Line], usize), step: &[Line], to: &mut [Line]) {
-    let (numbers, levels) = step.split_at(num_number_lines(kind));
-    for (tile, to) in to.chunks_exact_mut(TILE_SIZE).take(PANEL_TILES).enumerate() {
-        let steps = steps(simd, kind, (head_of(kind, heads, numbers), &numbers[0]), tile);
-        match (kind.level_bits(), kind.table()) {
-            (4, None) => Levels::<4>::new(levels, None).unpack(simd, &steps, (tile, to)),
-            (4, table) => Levels::<4>::new(levels, table).unpack(simd, &steps, (tile, to)),
-            (5, _) => Levels::<5>::new(levels, None).unpack(simd, &steps, (tile, to)),
-            (6, _) => Levels::<6>::new(levels, None).unpack(simd, &steps, (tile, to)),
-            _ => Levels::<8>::new(levels, None).unpack(simd, &steps, (tile, to)),
-        }
-    }
-}
-
 /// Returns the lines of a step that hold levels.
 #[inline(always)]
 pub(super) fn levels(kind: BlockType, step: &[Line]) -> &[Line] {
@@ -254,31 +238,6 @@ impl<'a, const BITS: usize> Levels<'a, BITS> {
     #[inline(always)]
     fn new(lines: &'a [Line], table: Option<&'a [f32; TABLE_LEVELS]>) -> Self {
         Self { lines, table }
-    }
-
-    #[inline(always)]
-    fn unpack<S: Simd>(self, simd: S, steps: &Scales<S::Vector>, (tile, to): (usize, &mut [Line])) {
-        for (half, (to, step)) in to.chunks_exact_mut(HALF_GROUP / 2).zip(steps).enumerate() {
-            for (pair, to) in to.iter_mut().enumerate() {
-                let input = half * HALF_GROUP + 2 * pair;
-                let even = self.weights(simd, tile, input, step);
-                let odd = self.weights(simd, tile, input + 1, step);
-                simd.round_halves(even, odd, to);
-            }
-        }
-    }
-
-    /// Returns the weights of one input for the outputs of a tile.
-    #[inline(always)]
-    fn weights<S: Simd>(
-        self,
-        simd: S,
-        tile: usize,
-        input: usize,
-        (scale, negative_least): &(S::Vector, S::Vector),
-    ) -> S::Vector {
-        // The product is exact, so that it is the same with and without a fused addition.
-        simd.mul_add(self.level(simd, tile, input), *scale, *negative_least)
     }
 
     /// Returns the levels of one input for the outputs of a tile.
@@ -382,29 +341,21 @@ mod tests {
         let floats: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
         let (x, bias) = (numbers(rows * inputs, 50), has_bias.then(|| numbers(outputs, 51)));
         for isa in Isa::available() {
-            let product = |weight: &PackedWeight| {
-                let mut y = vec![f32::NAN; rows * outputs];
-                linear_on(isa, &x, weight, bias.as_deref(), &mut y);
-                y
-            };
             let row_bytes = num_blocks * kind.block_bytes();
             let packed = PackedWeight::of_blocks([outputs, inputs], kind, &rows_of(&bytes, row_bytes));
             let rows_of_floats = rows_of(&floats, inputs * size_of::<f32>());
             let stored = Stored { sizes: [outputs, inputs], dtype: FloatType::F32, rows: &rows_of_floats };
-            let expected = PackedWeight::pack_for(isa, &stored, WeightType::Bf16);
-            let y = product(&packed);
-            if !isa.has_tiles() {
-                check_levels(isa, (&packed, &weights), (&x, bias.as_deref()), &y);
-            } else {
-                assert!(y == product(&expected), "{isa} {kind:?} [{rows}, {outputs}, {inputs}]");
-            }
+            let in_bf16 = PackedWeight::pack_for(isa, &stored, WeightType::Bf16);
+            let mut y = vec![f32::NAN; rows * outputs];
+            linear_on(isa, &x, &packed, bias.as_deref(), &mut y);
+            check_levels(isa, (&packed, &weights), (&x, bias.as_deref()), &y);
             let row_of = |weight: &PackedWeight, output: usize| {
                 let mut row = vec![f32::NAN; inputs];
                 weight.copy_row(output, &mut row);
                 row
             };
             for output in 0..outputs {
-                assert_eq!(row_of(&packed, output), row_of(&expected, output), "{isa} {kind:?}, output {output}");
+                assert_eq!(row_of(&packed, output), row_of(&in_bf16, output), "{isa} {kind:?}, output {output}");
             }
         }
     }
@@ -413,7 +364,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
         #[test]
-        fn blocks_multiply_as_the_nearest_bf16_or_exactly(
+        fn blocks_multiply_exactly(
             rows in prop_oneof![Just(1), 1_usize..70], outputs in 1_usize..100, num_blocks in 1_usize..4, has_bias: bool,
         ) {
             for kind in BlockType::ALL {
@@ -423,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn several_passes_of_blocks_are_those_of_bf16() {
+    fn several_passes_of_blocks_multiply_exactly() {
         for kind in [BlockType::Q4_K, BlockType::Q8_0, BlockType::IQ4_XS] {
             check(kind, [70, 161, 2 * PASS_INPUTS / kind.block_len() + 1], true);
             check(kind, [300, 33, 9216 / kind.block_len()], false);

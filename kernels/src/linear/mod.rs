@@ -16,6 +16,8 @@ mod bf16_row;
 mod blocks;
 mod group_tile;
 mod int4;
+mod level_dots;
+mod level_row;
 mod level_tile;
 mod levels;
 mod multiply;
@@ -29,6 +31,7 @@ mod tests;
 mod tile;
 mod tiled;
 mod tiled_weight;
+mod unpacked;
 
 pub use packed_weight::{PackedWeight, StoredRows, WeightType};
 

@@ -9,8 +9,9 @@ use super::bf16_row;
 use super::blocks::{BlockOfX, RowNumbers};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
-use super::level_tile;
+use super::level_row::{self, Order};
 use super::narrow::{Narrow, Steps};
+use super::{level_dots, level_tile, unpacked};
 use crate::isa::{LANES, Simd, Tiles};
 use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs, Int8Quads};
@@ -110,15 +111,10 @@ pub(super) enum Int4<'a> {
     Unpacked(Int8<'a>),
 }
 
-/// Levels of few bits, multiplied with vectors, and scales, by which their sums are multiplied.
-pub(super) struct Levels {
+/// Levels of few bits, multiplied by x, and scales, by which their sums are multiplied.
+pub(super) struct Levels<'a> {
     pub(super) from: Narrow,
     pub(super) block_rows: usize,
-}
-
-/// Weights that are unpacked to bf16 first, then multiplied as bf16.
-pub(super) struct Unpacked<'a> {
-    pub(super) from: Narrow,
     pub(super) by: Bf16<'a>,
 }
 
@@ -169,7 +165,18 @@ impl Multiply for Bf16<'_> {
     }
 }
 
-impl Multiply for Levels {
+impl Levels<'_> {
+    /// The order in which a single row is summed.
+    #[inline(always)]
+    fn order_of_row(&self) -> Order {
+        match self.by {
+            Bf16::Row => Order::OfTiles,
+            Bf16::Tiles(_) | Bf16::Vectors { .. } => Order::OfInputs,
+        }
+    }
+}
+
+impl Multiply for Levels<'_> {
     type Sum = f32;
 
     #[inline(always)]
@@ -179,20 +186,31 @@ impl Multiply for Levels {
 
     #[inline(always)]
     fn num_sweeps<S: Simd>(&self) -> usize {
-        vector_tile::num_sweeps(self.block_rows, vector_tile::rows_together::<S>)
+        self.by.num_sweeps::<S>()
     }
 
     #[inline(always)]
     fn prepare<'a, S: Simd>(&self, simd: S, steps: Steps<'a>, scratch: &'a mut Vec<Line>) -> &'a [Line] {
-        level_tile::unpack(simd, self.from, steps, scratch);
+        match self.by {
+            Bf16::Tiles(_) if S::HAS_PAIRS && self.from.is_exact_in_bf16() => {
+                unpacked::unpack_weights(simd, self.from, steps, scratch);
+            }
+            _ => unpacked::unpack(simd, self.from, steps, scratch),
+        }
         scratch
     }
 
     #[inline(always)]
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, right: RightSide<'_>, sums: &mut Block<f32>) {
-        match self.block_rows {
-            1 => level_tile::add_products_of_row(simd, self.from, x, [right], [&mut sums.0[0]]),
-            num_rows => level_tile::add_product(simd, self.from, (x, num_rows), right, sums),
+        match self.by {
+            _ if self.block_rows == 1 => {
+                level_row::add_products(simd, (self.from, self.order_of_row()), x, [right], [&mut sums.0[0]]);
+            }
+            Bf16::Tiles(_) if self.from.is_exact_in_bf16() => self.by.add_product(simd, x, right, sums),
+            Bf16::Tiles(tiles) if S::HAS_PAIRS => {
+                level_dots::add_product(simd, (self.from, tiles), (x, self.block_rows), right, sums);
+            }
+            _ => level_tile::add_product(simd, self.from, (x, self.block_rows), right, sums),
         }
     }
 
@@ -204,48 +222,8 @@ impl Multiply for Levels {
         rights: [RightSide<'_>; 2],
         sums: [&mut Block<f32>; 2],
     ) {
-        level_tile::add_products_of_row(simd, self.from, x, rights, sums.map(|sums| &mut sums.0[0]));
-    }
-
-    #[inline(always)]
-    fn finish<S: Simd>(simd: S, sums: &[f32; BLOCK_COLUMNS], _: (f32, &[Line]), values: &mut [f32; BLOCK_COLUMNS]) {
-        copy(simd, sums, values);
-    }
-}
-
-impl Multiply for Unpacked<'_> {
-    type Sum = f32;
-
-    #[inline(always)]
-    fn unpacks(&self) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn num_sweeps<S: Simd>(&self) -> usize {
-        self.by.num_sweeps::<S>()
-    }
-
-    #[inline(always)]
-    fn prepare<'a, S: Simd>(&self, simd: S, steps: Steps<'a>, scratch: &'a mut Vec<Line>) -> &'a [Line] {
-        self.from.unpack(simd, steps, scratch);
-        scratch
-    }
-
-    #[inline(always)]
-    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, right: RightSide<'_>, sums: &mut Block<f32>) {
-        self.by.add_product(simd, x, right, sums);
-    }
-
-    #[inline(always)]
-    fn add_products_of_row<S: Simd>(
-        &self,
-        _simd: S,
-        _x: BlockOfX<'_>,
-        _rights: [RightSide<'_>; 2],
-        _sums: [&mut Block<f32>; 2],
-    ) {
-        unreachable!("weights that are unpacked are multiplied panel by panel")
+        let sums = sums.map(|sums| &mut sums.0[0]);
+        level_row::add_products(simd, (self.from, self.order_of_row()), x, rights, sums);
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! The layout of MXFP4 weights in cache lines, and their conversion to bf16, which is exact. `numbers::mxfp4` defines
 //! the format.
 //!
-//! Entry points: [`pack`], [`copy_row`], [`pairs`] and [`doubled`] for `level_tile`, [`unpack_step`] for tiles.
+//! Entry points: [`pack`], [`copy_row`], and [`pairs`] and [`doubled`] for products.
 //!
 //! A step has 32 inputs, which are a block, and 32 outputs. It is stored as a line of 16 words for the scales, then
 //! lines for the floats, `[2 tiles][4][16 outputs]`. Word i of the scales has two bf16 numbers: half of the scale of
@@ -92,22 +92,6 @@ pub(super) fn doubled<S: Simd>(simd: S, (lines, tile): (&[Line], usize), input: 
     simd.look_up_signed_floats(line, position(input, 4), &FLOATS)
 }
 
-/// Unpacks a step to pairs of bf16: `[2 tiles][16 pairs of inputs][16 outputs]`.
-#[inline(always)]
-pub(super) fn unpack_step(step: &[Line], to: &mut [Line]) {
-    for (tile, to) in to.chunks_exact_mut(TILE_SIZE).take(2).enumerate() {
-        let halves = halves(&step[0], tile);
-        let lines = &step[1 + tile * TILE_LINES..][..TILE_LINES];
-        for (line, to) in lines.iter().zip(to.chunks_exact_mut(WORD_FLOATS / 2)) {
-            for (pair, to) in to.iter_mut().enumerate() {
-                let even = weights(line, 2 * pair, &halves);
-                let odd = weights(line, 2 * pair + 1, &halves);
-                *to = joined(&even, &odd);
-            }
-        }
-    }
-}
-
 /// Returns half of the scale of each output of a tile.
 #[inline(always)]
 fn halves(scales: &Line, tile: usize) -> [f32; LANES] {
@@ -116,26 +100,4 @@ fn halves(scales: &Line, tile: usize) -> [f32; LANES] {
         *half = f32::from_bits(word >> (16 * tile) << 16);
     }
     halves
-}
-
-/// Returns the bits, as f32, of the weights of one of the inputs that a line has.
-#[inline(always)]
-fn weights(line: &Line, input: usize, halves: &[f32; LANES]) -> [u32; LANES] {
-    let mut weights = [0; LANES];
-    for (weight, (word, half)) in weights.iter_mut().zip(line.0.iter().zip(halves)) {
-        let float = word >> position(input, 4);
-        let doubled = (DOUBLED >> (float << 2 & 0x1c) & 0xf).cast_signed();
-        *weight = (doubled as f32 * half).to_bits() | (float << 28 & 0x8000_0000);
-    }
-    weights
-}
-
-/// Returns words with the bf16 values of `low` in their low halves and those of `high` in their high halves.
-#[inline(always)]
-fn joined(low: &[u32; LANES], high: &[u32; LANES]) -> Line {
-    let mut words = [0; LANES];
-    for (word, (low, high)) in words.iter_mut().zip(low.iter().zip(high)) {
-        *word = low >> 16 | high & 0xffff_0000;
-    }
-    Line(words)
 }

@@ -1,14 +1,15 @@
 //! Weights of few bits.
 //!
-//! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. `level_tile` adds the
-//! products of levels and x, and multiplies the sums by scales. For tiles, a few steps at a time become lines of bf16.
+//! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. `level_row`, `level_tile` and `level_dots` add
+//! the products of levels and x, and multiply the sums by scales. For several rows, `unpacked` unpacks a few steps at a
+//! time. Tiles multiply weights instead of levels if bf16 has them all: the sums are the same.
 
 use numbers::blocks::BlockType;
 
 use super::levels;
 use super::mxfp4::{self, MXFP4_STEP_LINES};
-use crate::isa::{LANES, Simd};
-use crate::lines::{Line, STEP_LINES};
+use crate::isa::{Kernel, Simd};
+use crate::lines::Line;
 
 /// A format of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +67,13 @@ impl Narrow {
         if matches!(self, Self::Blocks(BlockType::Q2_K | BlockType::Q3_K | BlockType::Q6_K)) { 2 } else { 1 }
     }
 
-    /// True if `level_tile` needs the sums of x: for the least numbers or, where levels are multiplied as f32, for the
+    /// True if bf16 has all weights, because scales are powers of two.
+    #[inline(always)]
+    pub(super) fn is_exact_in_bf16(self) -> bool {
+        matches!(self, Self::Mxfp4)
+    }
+
+    /// True if products need the sums of x: for the least numbers or, where levels are multiplied as f32, for the
     /// level that stands for 0, if there is such a level.
     #[inline(always)]
     pub(super) fn takes_sums(self, has_pairs: bool) -> bool {
@@ -116,30 +123,80 @@ impl Narrow {
         }
     }
 
-    /// Unpacks steps to pairs of bf16, `[steps][2 tiles][16 pairs of inputs][16 outputs]`, in `scratch`.
-    #[inline(always)]
-    pub(super) fn unpack<S: Simd>(self, simd: S, steps: Steps<'_>, scratch: &mut Vec<Line>) {
-        scratch.resize(steps.lines.len() / self.step_lines() * STEP_LINES, Line([0; LANES]));
-        let unpacked = steps.lines.chunks_exact(self.step_lines()).zip(scratch.chunks_exact_mut(STEP_LINES));
-        match self {
-            Self::Mxfp4 => {
-                for (step, to) in unpacked {
-                    mxfp4::unpack_step(step, to);
-                }
-            }
-            Self::Blocks(kind) => {
-                for (idx, (step, to)) in unpacked.enumerate() {
-                    levels::unpack_step(simd, kind, (steps.heads, steps.first + idx), step, to);
-                }
-            }
-        }
-    }
-
     /// Writes the weights of one output of a panel to `row`, as many as `row` holds.
     pub(super) fn copy_row(self, (heads, steps): (&[Line], &[Line]), output: usize, row: &mut [f32]) {
         match self {
             Self::Mxfp4 => mxfp4::copy_row(steps, output, row),
             Self::Blocks(kind) => levels::copy_row(kind, (heads, steps), output, row),
         }
+    }
+}
+
+/// The formats, in the order of their numbers.
+const FORMATS: [Narrow; 1 + BlockType::ALL.len()] = {
+    let mut formats = [Narrow::Mxfp4; 1 + BlockType::ALL.len()];
+    let mut kind = 0;
+    while kind < BlockType::ALL.len() {
+        formats[1 + kind] = Narrow::Blocks(BlockType::ALL[kind]);
+        kind += 1;
+    }
+    formats
+};
+
+/// Work on weights of one format.
+pub(super) trait OfFormat {
+    /// Does the work. `from` is a constant for the compiler, which leaves out the code for other formats.
+    fn run<S: Simd>(self, simd: S, from: Narrow);
+}
+
+/// Work on weights of the format with this number in [`FORMATS`].
+struct OfNumber<W, const NUMBER: usize>(W);
+
+/// Work on weights of a format that the compiler does not know.
+struct OfAny<W>(W, Narrow);
+
+impl<W: OfFormat, const NUMBER: usize> Kernel for OfNumber<W, NUMBER> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        self.0.run(simd, const { FORMATS[NUMBER] });
+    }
+}
+
+impl<W: OfFormat> Kernel for OfAny<W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        self.0.run(simd, self.1);
+    }
+}
+
+/// Runs `work` with `from` as a constant, in a function for each format: in a single function for all of them, the
+/// compiler runs out of registers and of time. If the instruction set has no vectors, there is only one function.
+#[inline(always)]
+pub(super) fn of_format<S: Simd>(simd: S, from: Narrow, work: impl OfFormat) {
+    const { assert!(FORMATS.len() == 13, "each format has an arm below") };
+    let number = match from {
+        Narrow::Mxfp4 => 0,
+        Narrow::Blocks(kind) => 1 + kind as usize,
+    };
+    match number {
+        _ if !S::HAS_VECTORS => simd.call(OfAny(work, from)),
+        0 => simd.call_for_floats(OfNumber::<_, 0>(work)),
+        1 => simd.call_for_floats(OfNumber::<_, 1>(work)),
+        2 => simd.call_for_floats(OfNumber::<_, 2>(work)),
+        3 => simd.call_for_floats(OfNumber::<_, 3>(work)),
+        4 => simd.call_for_floats(OfNumber::<_, 4>(work)),
+        5 => simd.call_for_floats(OfNumber::<_, 5>(work)),
+        6 => simd.call_for_floats(OfNumber::<_, 6>(work)),
+        7 => simd.call_for_floats(OfNumber::<_, 7>(work)),
+        8 => simd.call_for_floats(OfNumber::<_, 8>(work)),
+        9 => simd.call_for_floats(OfNumber::<_, 9>(work)),
+        10 => simd.call_for_floats(OfNumber::<_, 10>(work)),
+        11 => simd.call_for_floats(OfNumber::<_, 11>(work)),
+        12 => simd.call_for_floats(OfNumber::<_, 12>(work)),
+        _ => unreachable!("{from:?} has no number"),
     }
 }

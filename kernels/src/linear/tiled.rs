@@ -8,9 +8,9 @@
 //!
 //! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
 //! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
-//! Narrow weights are unpacked to bf16 for tiles; without tiles `level_tile` multiplies them. Tiles or `vector_tile`
-//! multiply int8 and unpacked int4 weights, and `group_tile` multiplies other int4 weights. Their sums are exact
-//! (`multiply`). A single row takes two panels at a time, unless weights are unpacked.
+//! Narrow weights are multiplied by `level_dots` with tiles, by `level_tile` without, and by `level_row` with a single
+//! row. Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and `group_tile` multiplies other int4 weights.
+//! Their sums are exact (`multiply`). A single row takes two panels at a time.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use rayon::prelude::*;
 
 use super::blocks::Blocks;
-use super::multiply::{Bf16, Int4, Int8, Levels, Multiply, Sum, Unpacked, copy};
+use super::multiply::{Bf16, Int4, Int8, Levels, Multiply, Sum, copy};
 use super::narrow::Steps;
 use super::packed_weight::{PANEL_OUTPUTS, Panels};
 use super::parts::{self, PanelCut, Part};
@@ -237,7 +237,7 @@ where
         if blocks.block_rows() <= max_vector_rows {
             multiply(None)
         } else {
-            isa.with_tiles(blocks.block_rows(), multiply)
+            isa.with_tiles([blocks.block_rows(), weights[0].format().product_words()], multiply)
         }
     });
 }
@@ -300,15 +300,12 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
             format @ (Format::Bf16 | Format::Narrow(_)) => {
                 let by = match tiles {
                     Some(tiles) => Bf16::Tiles(tiles),
-                    None if self.isa.has_tiles() => Bf16::Row,
+                    None if S::HAS_PAIRS && self.isa.has_tiles() => Bf16::Row,
                     None => Bf16::Vectors { block_rows },
                 };
-                match (format, by) {
-                    (Format::Narrow(from), Bf16::Vectors { block_rows }) => {
-                        self.multiply(simd, &Levels { from, block_rows });
-                    }
-                    (Format::Narrow(from), by) => self.multiply(simd, &Unpacked { from, by }),
-                    (_, by) => self.multiply(simd, &by),
+                match format {
+                    Format::Narrow(from) => self.multiply(simd, &Levels { from, block_rows, by }),
+                    _ => self.multiply(simd, &by),
                 }
             }
             Format::Int8 => self.multiply(simd, &Int8 { tiles, block_rows }),

@@ -84,9 +84,17 @@ impl Format {
         }
     }
 
+    /// The number of words of a line of x that a product of tiles takes.
+    pub(super) fn product_words(self) -> usize {
+        match self {
+            Self::Bf16 | Self::Int8 | Self::Int4 => TILE_SIZE,
+            Self::Narrow(narrow) => TILE_SIZE / narrow.num_scales(),
+        }
+    }
+
     /// True if products with the weights need the sums of x.
     pub(super) fn takes_sums(self, isa: Isa) -> bool {
-        matches!(self, Self::Narrow(narrow) if !isa.has_tiles() && narrow.takes_sums(isa.rounds_to_bf16()))
+        matches!(self, Self::Narrow(narrow) if narrow.takes_sums(isa.rounds_to_bf16()))
     }
 
     fn num_steps(self, num_inputs: usize) -> usize {
