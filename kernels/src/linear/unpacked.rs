@@ -1,9 +1,9 @@
 //! Steps of narrow weights, unpacked for products with several rows: scales, then levels.
 //!
-//! Entry points: [`unpack`] writes steps, [`UnpackedSteps`] reads them; [`unpack_weights`] writes weights. A step is `[2 tiles][2 halves][scales, least
-//! numbers][16 outputs]` of f32, then `[2 tiles][16 pairs][parts][16 outputs]` of levels. If the instruction set
-//! multiplies pairs of bf16, a pair of inputs has one part, a word with both levels; otherwise it has two, each a level
-//! as f32.
+//! Entry points: [`unpack`] writes steps, [`UnpackedSteps`] reads them; [`unpack_weights`] writes weights. A step is
+//! `[2 tiles][2 halves][scales, least numbers][16 outputs]` of f32, then `[2 tiles][16 pairs][parts][16 outputs]` of
+//! levels. If the instruction set multiplies pairs of bf16, a pair of inputs has one part, a word with both levels;
+//! otherwise it has two, each a level as f32.
 
 use std::slice::ChunksExact;
 

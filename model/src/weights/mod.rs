@@ -56,6 +56,8 @@ pub struct Checkpoint {
     tensors: HashMap<String, TensorPlace>,
     quantization: Quantization,
     left_out: Vec<LeftOut>,
+    /// In a composite, prefixes of names in the text model and in the files.
+    renamed: Vec<[&'static str; 2]>,
 }
 
 #[derive(Debug)]
@@ -100,7 +102,7 @@ impl Checkpoint {
             (None, Some(index)) => index::file_names(&index)?,
             (None, None) => return Err(none_found(model_files)),
         };
-        let mut checkpoint = Self { files: Vec::new(), tensors: HashMap::new(), quantization, left_out: Vec::new() };
+        let mut checkpoint = Self::new(Vec::new(), HashMap::new(), quantization);
         for name in names {
             let missing =
                 || WeightsError::Index { problem: format!("lists {name}, which {model_files} does not have") };
@@ -137,7 +139,11 @@ impl Checkpoint {
             files.push(WeightsFile { name: files[0].name.clone(), bytes: FileBytes::Owned(bytes) });
             tensors.extend(values.into_iter().map(|(name, _, place)| (name, place)));
         }
-        Ok(Self { files, tensors, quantization: Quantization::None, left_out: Vec::new() })
+        Ok(Self::new(files, tensors, Quantization::None))
+    }
+
+    fn new(files: Vec<WeightsFile>, tensors: HashMap<String, TensorPlace>, quantization: Quantization) -> Self {
+        Self { files, tensors, quantization, left_out: Vec::new(), renamed: Vec::new() }
     }
 
     /// Returns a hash of the names and sizes of the files and of samples of their bytes. Two hosts with different
@@ -171,7 +177,7 @@ impl Checkpoint {
                 let tensor = spec.tensors()[index].clone();
                 // A weight that is stored as integers has no tensor of that name, so all files are named.
                 let file = self.find(&tensor).map_or_else(|| self.file_names(), |place| self.file_name(place));
-                Err(WeightsError::NotFinite { tensor, file }.into())
+                Err(WeightsError::NotFinite { tensor: self.stored_name(&tensor), file }.into())
             }
         }
     }
@@ -262,7 +268,7 @@ impl Checkpoint {
 
     fn place(&self, tensor: &str) -> Result<&TensorPlace, WeightsError> {
         self.find(tensor)
-            .ok_or_else(|| WeightsError::MissingTensor { files: self.file_names(), tensor: tensor.to_owned() })
+            .ok_or_else(|| WeightsError::MissingTensor { files: self.file_names(), tensor: self.stored_name(tensor) })
     }
 
     fn file_names(&self) -> String {
@@ -286,7 +292,7 @@ impl Checkpoint {
         if place.shape == expected || (is_gguf && without_ones(&place.shape) == without_ones(expected)) {
             return Ok(());
         }
-        let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.shape.clone());
+        let (tensor, file, found) = (self.stored_name(tensor), self.file_name(place), place.shape.clone());
         Err(WeightsError::Shape { tensor, file, found, expected: expected.to_vec() })
     }
 
@@ -300,7 +306,7 @@ impl Checkpoint {
 
     fn float_type(&self, tensor: &str, place: &TensorPlace) -> Result<FloatType, WeightsError> {
         place.stored.float().ok_or_else(|| {
-            let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.stored);
+            let (tensor, file, found) = (self.stored_name(tensor), self.file_name(place), place.stored);
             WeightsError::DType { tensor, file, found }
         })
     }

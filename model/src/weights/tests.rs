@@ -349,5 +349,14 @@ fn the_text_of_a_composite_is_kept() {
     let message = open(directory.path()).unwrap().into_text(&towers).unwrap_err().to_string();
     assert_eq!(message, "tensor lm_head.weight is both in model.safetensors and in model.safetensors");
     write(&path, &[tensor("model.language_model.norm.weight")]);
-    assert!(!open(directory.path()).unwrap().into_text(&towers).unwrap().has_head());
+    let checkpoint = open(directory.path()).unwrap().into_text(&towers).unwrap();
+    assert!(!checkpoint.has_head());
+    // Messages name tensors as the files do.
+    let message = |name, shape| checkpoint.part(&spec(name, shape), 0).unwrap_err().to_string();
+    assert_eq!(
+        message("model.embed_tokens.weight", &[2]),
+        "model.safetensors has no tensor model.language_model.embed_tokens.weight"
+    );
+    assert_eq!(message("lm_head.weight", &[2]), "model.safetensors has no tensor lm_head.weight");
+    assert!(message("model.norm.weight", &[3]).starts_with("tensor model.language_model.norm.weight of "));
 }

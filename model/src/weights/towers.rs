@@ -39,7 +39,10 @@ impl Checkpoint {
         let mut tensors = HashMap::with_capacity(stored.len());
         let mut left_out: BTreeMap<&str, LeftOut> = BTreeMap::new();
         for (name, place) in stored {
-            if let Some(text_name) = text_name(&name) {
+            if let Some((text_name, prefixes)) = text_name(&name) {
+                if !self.renamed.contains(&prefixes) {
+                    self.renamed.push(prefixes);
+                }
                 let file = self.file_name(&place);
                 if let Some(other) = tensors.insert(text_name.clone(), place) {
                     return Err(WeightsError::Twice { tensor: text_name, files: [self.file_name(&other), file] });
@@ -65,16 +68,25 @@ impl Checkpoint {
         &self.left_out
     }
 
+    /// Returns the name that a tensor of the text model has in the files.
+    pub(super) fn stored_name(&self, tensor: &str) -> String {
+        let renamed =
+            self.renamed.iter().find_map(|[text, stored]| Some(format!("{stored}{}", tensor.strip_prefix(text)?)));
+        renamed.unwrap_or_else(|| tensor.to_owned())
+    }
+
     /// True if the checkpoint has the matrix of an output head, stored in any way.
     pub fn has_head(&self) -> bool {
         self.tensors.keys().any(|name| name.starts_with(HEAD))
     }
 }
 
-/// Returns the name that a composite's tensor has in a checkpoint of the text model alone; `None` if the tensor is not
-/// part of the text model.
-fn text_name(name: &str) -> Option<String> {
-    TEXT_PREFIXES.iter().find_map(|(prefix, text)| Some(format!("{text}{}", name.strip_prefix(prefix)?)))
+/// Returns the name that a composite's tensor has in a checkpoint of the text model alone, and the prefixes of both
+/// names, that in the text model first; `None` if the tensor is not part of the text model.
+fn text_name(name: &str) -> Option<(String, [&'static str; 2])> {
+    TEXT_PREFIXES
+        .iter()
+        .find_map(|(prefix, text)| Some((format!("{text}{}", name.strip_prefix(prefix)?), [*text, *prefix])))
 }
 
 /// True if the tensor `name` belongs to the part `part` of a composite.
