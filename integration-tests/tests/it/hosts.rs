@@ -51,6 +51,7 @@ impl Net {
     }
 }
 
+/// Returns two answers to each prompt: the first greedy, the second with drawn tokens.
 fn texts(client: &Client, prompts: &[&str]) -> Vec<Value> {
     let greedy = json!({"max_new_tokens": 40, "details": true, "decoder_input_details": true});
     let sampled = json!({"max_new_tokens": 40, "do_sample": true, "temperature": 1.5, "top_p": 0.9, "seed": 3});
@@ -91,17 +92,19 @@ fn descendants(hosts: &[Server]) -> Vec<i32> {
 }
 
 /// Starts a slice whose hosts have `num_shard` shards each, and compares its answers: with those of as many shards on
-/// one host, which have the same probabilities, and with those of one shard, which have the same texts.
+/// one host, which have the same probabilities, and with those of one shard, which have the same texts. Drawn tokens are
+/// not compared with those of one shard: its sums are rounded differently, which can change a token.
 fn same_on_one_host(net: Net, num_shard: usize, model: &dyn Fn() -> ServerBuilder, prompts: &[&str]) {
     let all = net.num_hosts * num_shard;
-    let generated =
-        |answers: &[Value]| answers.iter().map(|answer| answer["generated_text"].clone()).collect::<Vec<_>>();
+    let greedy = |answers: &[Value]| -> Vec<Value> {
+        answers.iter().step_by(2).map(|answer| answer["generated_text"].clone()).collect()
+    };
     let one_shard = texts(&model().start().client(), prompts);
     let one_host = texts(&model().flag("--num-shard", all).start().client(), prompts);
     let hosts = net.start(|| model().flag("--num-shard", num_shard));
     let answers = texts(&hosts[0].client(), prompts);
     assert!(answers == one_host, "{answers:?} is not {one_host:?}");
-    assert_eq!(generated(&answers), generated(&one_shard));
+    assert_eq!(greedy(&answers), greedy(&one_shard));
     for host in hosts {
         host.signal(Signal::TERM);
         let finished = host.wait();

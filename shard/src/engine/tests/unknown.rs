@@ -167,7 +167,7 @@ fn missing_tensors_and_wrong_shapes_are_refused() {
                 parts.header.insert(format!("{tensors}model.other"), entry);
             });
         });
-        assert_eq!(message, Err(format!("model.safetensors has no tensor {tensor}")), "{name}");
+        assert_eq!(message, Err(format!("model.safetensors has no tensor {stored}")), "{name}");
         let mut shape: Vec<usize> = Vec::new();
         let message = loaded_from(name, |directory| {
             rewrite(directory, |parts| {
@@ -177,7 +177,7 @@ fn missing_tensors_and_wrong_shapes_are_refused() {
         });
         let found = [&[1], &shape[..]].concat();
         let expected = format!(
-            "tensor {tensor} of model.safetensors has shape {found:?}, but the configuration of the model requires {shape:?}"
+            "tensor {stored} of model.safetensors has shape {found:?}, but the configuration of the model requires {shape:?}"
         );
         assert_eq!(message, Err(expected), "{name}");
     }
