@@ -70,13 +70,15 @@ fn programs_are_compiled_once_for_all_chips_of_a_slice() {
 /// Writes the configuration of a tiny model into `folder`, with the widths multiplied by eight so that eight chips can
 /// share its heads.
 fn widened(config: &Path, folder: &Path) {
-    const WIDTHS: [&str; 13] = [
+    const WIDTHS: [&str; 15] = [
+        "d_model",
         "ffn_hidden_size",
         "hidden_size",
         "intermediate_size",
         "moe_intermediate_size",
         "n_embd",
         "n_head",
+        "n_heads",
         "n_inner",
         "num_attention_heads",
         "num_experts",
@@ -87,10 +89,12 @@ fn widened(config: &Path, folder: &Path) {
     ];
     let json = std::fs::read(config).expect("there is a config.json");
     let mut config: Value = serde_json::from_slice(&json).expect("config.json is JSON");
+    let has_text = config.get("text_config").is_some();
+    let text = if has_text { &mut config["text_config"] } else { &mut config };
     for key in WIDTHS {
         // A width of 1, such as a single KV head, is not multiplied: every chip has a copy.
-        if let Some(width) = config[key].as_u64().filter(|width| *width > 1) {
-            config[key] = json!(width * 8);
+        if let Some(width) = text[key].as_u64().filter(|width| *width > 1) {
+            text[key] = json!(width * 8);
         }
     }
     std::fs::write(folder.join("config.json"), config.to_string()).expect("write config.json");
