@@ -92,8 +92,8 @@ fn descendants(hosts: &[Server]) -> Vec<i32> {
 }
 
 /// Starts a slice whose hosts have `num_shard` shards each, and compares its answers: with those of as many shards on
-/// one host, which have the same probabilities, and with those of one shard, which have the same texts. Drawn tokens are
-/// not compared with those of one shard: its sums are rounded differently, which can change a token.
+/// one host, which have the same probabilities, and with those of one shard, which have the same texts. Drawn tokens
+/// are not compared with those of one shard: its sums are rounded differently, which can change a token.
 fn same_on_one_host(net: Net, num_shard: usize, model: &dyn Fn() -> ServerBuilder, prompts: &[&str]) {
     let all = net.num_hosts * num_shard;
     let greedy = |answers: &[Value]| -> Vec<Value> {
