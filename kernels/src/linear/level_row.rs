@@ -23,7 +23,7 @@ pub(super) enum Order {
 }
 
 /// Adds to `sums` the products of a single row and several panels, interleaved. `rights` are whole panels, heads
-/// included. `Order::OfTiles` needs an instruction set that multiplies pairs of bf16.
+/// included. Only instruction sets that multiply pairs of bf16 may add in the order of tiles.
 #[inline(always)]
 pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     simd: S,

@@ -1,8 +1,9 @@
 //! Weights of few bits.
 //!
-//! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. `level_row`, `level_tile` and `level_dots` add
-//! the products of levels and x, and multiply the sums by scales. For several rows, `unpacked` unpacks a few steps at a
-//! time. Tiles multiply weights instead of levels if bf16 has them all: the sums are the same.
+//! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. The products of levels and x are added, and
+//! the sums multiplied by scales: in `level_row` for a single row, in `level_tile` on vectors and in `level_dots` on
+//! tiles. For several rows, `unpacked` unpacks a few steps at a time. If bf16 has all weights, tiles multiply these
+//! instead of levels, with the same sums.
 
 use numbers::blocks::BlockType;
 
@@ -173,8 +174,8 @@ impl<W: OfFormat> Kernel for OfAny<W> {
     }
 }
 
-/// Runs `work` with `from` as a constant, in a function for each format: in a single function for all of them, the
-/// compiler runs out of registers and of time. If the instruction set has no vectors, there is only one function.
+/// Runs `work` with `from` as a constant, in a function for each format, because a single function for all of them
+/// takes longer to compile. If the instruction set has no vectors, there is only one function.
 #[inline(always)]
 pub(super) fn of_format<S: Simd>(simd: S, from: Narrow, work: impl OfFormat) {
     const { assert!(FORMATS.len() == 13, "each format has an arm below") };

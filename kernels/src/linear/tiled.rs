@@ -8,9 +8,10 @@
 //!
 //! AMX tiles multiply bf16 weights, except with a single row, which `bf16_row` multiplies. Without tiles `vector_tile`
 //! multiplies them. The sums are f32, in an order that depends only on the instruction set and the number of inputs.
-//! Narrow weights are multiplied by `level_dots` with tiles, by `level_tile` without, and by `level_row` with a single
-//! row. Tiles or `vector_tile` multiply int8 and unpacked int4 weights, and `group_tile` multiplies other int4 weights.
-//! Their sums are exact (`multiply`). A single row takes two panels at a time.
+//! With narrow weights, `level_row` multiplies a single row; `level_dots` multiplies several on tiles, and `level_tile`
+//! without tiles. Products with int8 and unpacked int4 weights are those of tiles or of `vector_tile`, and products
+//! with other int4 weights those of `group_tile`; their sums are exact (`multiply`). A single row takes two panels at a
+//! time.
 
 use std::cell::Cell;
 use std::ops::Range;
