@@ -192,8 +192,8 @@ impl Multiply for Levels<'_> {
     #[inline(always)]
     fn prepare<'a, S: Simd>(&self, simd: S, steps: Steps<'a>, scratch: &'a mut Vec<Line>) -> &'a [Line] {
         match self.by {
-            Bf16::Tiles(_) if S::HAS_PAIRS && self.from.is_exact_in_bf16() => {
-                unpacked::unpack_weights(simd, self.from, steps, scratch);
+            Bf16::Tiles(_) if S::HAS_PAIRS && self.from == Narrow::Mxfp4 => {
+                unpacked::unpack_mxfp4(simd, steps, scratch);
             }
             _ => unpacked::unpack(simd, self.from, steps, scratch),
         }
@@ -206,7 +206,7 @@ impl Multiply for Levels<'_> {
             _ if self.block_rows == 1 => {
                 level_row::add_products(simd, (self.from, self.order_of_row()), x, [right], [&mut sums.0[0]]);
             }
-            Bf16::Tiles(_) if self.from.is_exact_in_bf16() => self.by.add_product(simd, x, right, sums),
+            Bf16::Tiles(_) if self.from == Narrow::Mxfp4 => self.by.add_product(simd, x, right, sums),
             Bf16::Tiles(tiles) if S::HAS_PAIRS => {
                 level_dots::add_product(simd, (self.from, tiles), (x, self.block_rows), right, sums);
             }

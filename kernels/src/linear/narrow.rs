@@ -2,8 +2,8 @@
 //!
 //! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. The products of levels and x are added, and
 //! the sums multiplied by scales: in `level_row` for a single row, in `level_tile` on vectors and in `level_dots` on
-//! tiles. For several rows, `unpacked` unpacks a few steps at a time. If bf16 has all weights, tiles multiply these
-//! instead of levels, with the same sums.
+//! tiles. For several rows, `unpacked` unpacks a few steps at a time. Bf16 has all weights of MXFP4, so that tiles
+//! multiply these instead of levels, with the same sums.
 
 use numbers::blocks::BlockType;
 
@@ -66,12 +66,6 @@ impl Narrow {
     #[inline(always)]
     pub(super) fn num_scales(self) -> usize {
         if matches!(self, Self::Blocks(BlockType::Q2_K | BlockType::Q3_K | BlockType::Q6_K)) { 2 } else { 1 }
-    }
-
-    /// True if bf16 has all weights, because scales are powers of two.
-    #[inline(always)]
-    pub(super) fn is_exact_in_bf16(self) -> bool {
-        matches!(self, Self::Mxfp4)
     }
 
     /// True if products need the sums of x: for the least numbers or, where levels are multiplied as f32, for the

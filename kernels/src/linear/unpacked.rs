@@ -1,6 +1,6 @@
 //! Steps of narrow weights, unpacked for products with several rows: scales, then levels.
 //!
-//! Entry points: [`unpack`] writes steps, [`UnpackedSteps`] reads them; [`unpack_weights`] writes weights. A step is
+//! Entry points: [`unpack`] writes steps, [`UnpackedSteps`] reads them; [`unpack_mxfp4`] writes weights. A step is
 //! `[2 tiles][2 halves][scales, least numbers][16 outputs]` of f32, then `[2 tiles][16 pairs][parts][16 outputs]` of
 //! levels. If the instruction set multiplies pairs of bf16, a pair of inputs has one part, a word with both levels;
 //! otherwise it has two, each a level as f32.
@@ -8,7 +8,7 @@
 use std::slice::ChunksExact;
 
 use super::narrow::{Narrow, OfFormat, Steps, of_format};
-use crate::isa::{LANES, Simd};
+use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
 
 /// The number of tiles of a panel.
@@ -35,12 +35,12 @@ pub(super) fn unpack<S: Simd>(simd: S, from: Narrow, steps: Steps<'_>, scratch: 
     of_format(simd, from, Unpack { steps, to: scratch });
 }
 
-/// Unpacks steps to weights in bf16, `[steps][2 tiles][16 pairs of inputs][16 outputs]`, in `scratch`. They must be
-/// exact in bf16, and the instruction set must multiply pairs of bf16.
+/// Unpacks steps of MXFP4 to weights in bf16, `[steps][2 tiles][16 pairs of inputs][16 outputs]`, in `scratch`. The
+/// instruction set must multiply pairs of bf16.
 #[inline(always)]
-pub(super) fn unpack_weights<S: Simd>(simd: S, from: Narrow, steps: Steps<'_>, scratch: &mut Vec<Line>) {
-    scratch.resize(steps.lines.len() / from.step_lines() * STEP_LINES, Line([0; LANES]));
-    of_format(simd, from, UnpackWeights { steps, to: scratch });
+pub(super) fn unpack_mxfp4<S: Simd>(simd: S, steps: Steps<'_>, scratch: &mut Vec<Line>) {
+    scratch.resize(steps.lines.len() / Narrow::Mxfp4.step_lines() * STEP_LINES, Line([0; LANES]));
+    simd.call(UnpackMxfp4 { steps, to: scratch });
 }
 
 /// Returns the steps in `lines`.
@@ -112,15 +112,17 @@ impl OfFormat for Unpack<'_> {
     }
 }
 
-struct UnpackWeights<'a> {
+struct UnpackMxfp4<'a> {
     steps: Steps<'a>,
     to: &'a mut [Line],
 }
 
-impl OfFormat for UnpackWeights<'_> {
+impl Kernel for UnpackMxfp4<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S, from: Narrow) {
-        let Self { steps: Steps { heads, first, lines }, to } = self;
+    fn run<S: Simd>(self, simd: S) {
+        let (from, Self { steps: Steps { heads, first, lines }, to }) = (Narrow::Mxfp4, self);
         let unpacked = lines.chunks_exact(from.step_lines()).zip(to.chunks_exact_mut(STEP_LINES));
         for (idx, (step, to)) in unpacked.enumerate() {
             let levels = from.levels(step);
