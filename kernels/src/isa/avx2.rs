@@ -5,11 +5,12 @@
 
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
-use super::simd::{Kernel, LANES, Simd};
+use super::simd::{HalfBits, Kernel, LANES, Simd};
 use crate::lines::Line;
 
 /// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `HAS_VNNI`.
@@ -54,6 +55,26 @@ trait Compile: Kernel + Sized {
 }
 
 impl<K: Kernel> Compile for K {}
+
+impl<const HAS_VNNI: bool> Avx2<HAS_VNNI> {
+    /// Returns bits of each half of the words, moved to the bit `position`. Other bits are 0.
+    #[inline(always)]
+    fn half_bits(self, bits: HalfBits<'_>, position: usize) -> [__m256i; 2] {
+        let words = self.load_words(bits.words);
+        let mask = (((1_u32 << bits.num_bits) - 1) << position) as i16;
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe {
+            let left = _mm_cvtsi32_si128(position.saturating_sub(bits.shift) as i32);
+            let right = _mm_cvtsi32_si128(bits.shift.saturating_sub(position) as i32);
+            let mut moved = [_mm256_setzero_si256(); 2];
+            for (moved, words) in moved.iter_mut().zip(words) {
+                let shifted = _mm256_srl_epi16(_mm256_sll_epi16(words, left), right);
+                *moved = _mm256_and_si256(shifted, _mm256_set1_epi16(mask));
+            }
+            moved
+        }
+    }
+}
 
 impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     type Vector = Pair;
@@ -189,40 +210,48 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     }
 
     #[inline(always)]
-    fn look_up_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Pair {
-        let words = self.load_words(words);
-        // SAFETY: `self` proves that the CPU has AVX2; the table holds the 64 bytes that are read. The permutations
-        // read only the lowest three bits of each word. The fourth, as the sign, selects the half of the table.
+    fn whole_numbers(self, low: HalfBits<'_>, high: Option<HalfBits<'_>>) -> [__m256i; 2] {
+        let numbers = self.half_bits(low, 0);
+        let Some(high) = high else { return numbers };
+        let high = self.half_bits(high, low.num_bits);
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [_mm256_or_si256(numbers[0], high[0]), _mm256_or_si256(numbers[1], high[1])] }
+    }
+
+    #[inline(always)]
+    fn look_up_integers(self, indices: HalfBits<'_>, table: &[i8; LANES]) -> [__m256i; 2] {
+        // An index in the upper byte of each half makes its number the upper byte, which is then widened.
+        let [low, high] = self.half_bits(indices, 8);
+        // SAFETY: `self` proves that the CPU has AVX2; the table holds the 16 bytes that are read.
         unsafe {
-            let [first, second] = [_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table[8..].as_ptr())];
-            let (right, left) = (_mm256_set1_epi32(shift as i32), _mm256_set1_epi32(28 - shift as i32));
-            let mut floats = [_mm256_setzero_ps(); 2];
-            for (floats, words) in floats.iter_mut().zip(words) {
-                let indices = _mm256_srlv_epi32(words, right);
-                let low = _mm256_permutevar8x32_ps(first, indices);
-                let high = _mm256_permutevar8x32_ps(second, indices);
-                *floats = _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_sllv_epi32(words, left)));
-            }
-            floats
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            [
+                _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(table, low)),
+                _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(table, high)),
+            ]
         }
     }
 
     #[inline(always)]
-    fn look_up_signed_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Pair {
-        let words = self.load_words(words);
-        // SAFETY: `self` proves that the CPU has AVX2; the table holds the 32 bytes that are read. The permutation
-        // reads only the lowest three bits of each word, and the fourth is the sign.
+    fn add_integer_dots(self, sums: [__m256i; 2], words: [__m256i; 2], word: u32) -> [__m256i; 2] {
+        // SAFETY: `self` proves that the CPU has AVX2, and AVX-VNNI if `HAS_VNNI`.
         unsafe {
-            let first = _mm256_loadu_ps(table.as_ptr());
-            let (right, left) = (_mm256_set1_epi32(shift as i32), _mm256_set1_epi32(28 - shift as i32));
-            let mut floats = [_mm256_setzero_ps(); 2];
-            for (floats, words) in floats.iter_mut().zip(words) {
-                let magnitudes = _mm256_permutevar8x32_ps(first, _mm256_srlv_epi32(words, right));
-                let signs = _mm256_and_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(words, left)), _mm256_set1_ps(-0.0));
-                *floats = _mm256_or_ps(magnitudes, signs);
+            let word = _mm256_set1_epi32(word.cast_signed());
+            if HAS_VNNI {
+                return [
+                    _mm256_dpwssd_avx_epi32(sums[0], words[0], word),
+                    _mm256_dpwssd_avx_epi32(sums[1], words[1], word),
+                ];
             }
-            floats
+            let [low, high] = [_mm256_madd_epi16(words[0], word), _mm256_madd_epi16(words[1], word)];
+            [_mm256_add_epi32(sums[0], low), _mm256_add_epi32(sums[1], high)]
         }
+    }
+
+    #[inline(always)]
+    fn pin(self, [low, high]: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [pin(low), pin(high)] }
     }
 
     #[inline(always)]
@@ -383,6 +412,18 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
             sum_halves([a, b, c, d])
         }
     }
+}
+
+/// Passes a register through assembly code without instructions, which the compiler does not move.
+///
+/// # Safety
+/// The CPU must have AVX.
+#[inline]
+#[target_feature(enable = "avx")]
+unsafe fn pin(mut register: __m256i) -> __m256i {
+    // SAFETY: there are no instructions.
+    unsafe { asm!("/* {0} */", inout(ymm_reg) register, options(nomem, nostack, preserves_flags)) };
+    register
 }
 
 /// Adds the products of nibbles and four integers of a row of x: to one 32-bit sum per output with VNNI, otherwise to

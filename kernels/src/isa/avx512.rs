@@ -4,12 +4,13 @@
 
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::avx2::sum_halves;
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
-use super::simd::{Kernel, LANES, Simd};
+use super::simd::{HalfBits, Kernel, LANES, Simd};
 use crate::lines::{Line, bf16_line};
 
 /// The lowest bit, the lowest two bits, and all bits of each number of four bits.
@@ -80,6 +81,22 @@ trait Compile: Kernel + Sized {
 }
 
 impl<K: Kernel> Compile for K {}
+
+impl<const NUM_DOTS: usize> Avx512<NUM_DOTS> {
+    /// Returns bits of each half of the words, moved to the bit `position`. Other bits are 0.
+    #[inline(always)]
+    fn half_bits(self, bits: HalfBits<'_>, position: usize) -> __m512i {
+        let words = self.load_words(bits.words);
+        let mask = (((1_u32 << bits.num_bits) - 1) << position) as i16;
+        // SAFETY: `self` proves that the CPU has AVX-512 with BW.
+        unsafe {
+            let left = _mm512_set1_epi16(position.saturating_sub(bits.shift) as i16);
+            let right = _mm512_set1_epi16(bits.shift.saturating_sub(position) as i16);
+            let shifted = _mm512_srlv_epi16(_mm512_sllv_epi16(words, left), right);
+            _mm512_and_si512(shifted, _mm512_set1_epi16(mask))
+        }
+    }
+}
 
 impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     type Vector = __m512;
@@ -363,14 +380,42 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
-    fn look_up_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> __m512 {
-        let words = self.load_words(words);
-        // SAFETY: `self` proves that the CPU has AVX-512; the table holds the 64 bytes that are read. The permutation
-        // reads only the lowest four bits of each word.
+    fn whole_numbers(self, low: HalfBits<'_>, high: Option<HalfBits<'_>>) -> __m512i {
+        let numbers = self.half_bits(low, 0);
+        let Some(high) = high else { return numbers };
+        let high = self.half_bits(high, low.num_bits);
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_or_si512(numbers, high) }
+    }
+
+    #[inline(always)]
+    fn look_up_integers(self, indices: HalfBits<'_>, table: &[i8; LANES]) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512 with BW; the table holds the 16 bytes that are read. The
+        // permutation reads only the lowest five bits of each index, of which the fifth selects a copy of the table.
         unsafe {
-            let shifted = _mm512_srlv_epi32(words, _mm512_set1_epi32(shift as i32));
-            _mm512_permutexvar_ps(shifted, _mm512_loadu_ps(table.as_ptr()))
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            let shift = _mm512_set1_epi16(indices.shift as i16);
+            let indices = _mm512_srlv_epi16(self.load_words(indices.words), shift);
+            _mm512_permutexvar_epi16(indices, _mm512_cvtepi8_epi16(table))
         }
+    }
+
+    #[inline(always)]
+    fn add_integer_dots(self, sums: __m512i, words: __m512i, word: u32) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI if `HAS_VNNI`.
+        unsafe {
+            let word = _mm512_set1_epi32(word.cast_signed());
+            if Self::HAS_VNNI {
+                return _mm512_dpwssd_epi32(sums, words, word);
+            }
+            _mm512_add_epi32(sums, _mm512_madd_epi16(words, word))
+        }
+    }
+
+    #[inline(always)]
+    fn pin(self, sums: __m512i) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { pin(sums) }
     }
 
     #[inline(always)]
@@ -500,4 +545,16 @@ fn bf16_vector(pairs: __m512i) -> __m512bh {
 fn bits_of_bf16(pairs: __m512bh) -> __m512i {
     // SAFETY: both types are 64 bytes, and any bits are valid.
     unsafe { std::mem::transmute(pairs) }
+}
+
+/// Passes a register through assembly code without instructions, which the compiler does not move.
+///
+/// # Safety
+/// The CPU must have AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn pin(mut register: __m512i) -> __m512i {
+    // SAFETY: there are no instructions.
+    unsafe { asm!("/* {0} */", inout(zmm_reg) register, options(nomem, nostack, preserves_flags)) };
+    register
 }

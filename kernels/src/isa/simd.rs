@@ -12,6 +12,28 @@ use crate::lines::{Line, bf16_line};
 /// The number of lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
+/// The same bits of both halves of each word: `num_bits` bits, beginning with the bit `shift` of a half.
+#[derive(Clone, Copy)]
+pub(crate) struct HalfBits<'a> {
+    pub(crate) words: &'a [u32; LANES],
+    pub(crate) shift: usize,
+    pub(crate) num_bits: usize,
+}
+
+impl HalfBits<'_> {
+    /// Returns the bits of word `i`, moved to the lowest bits of both halves.
+    #[inline(always)]
+    fn of_word(self, i: usize) -> u32 {
+        self.words[i] >> self.shift & (((1 << self.num_bits) - 1) * 0x1_0001)
+    }
+}
+
+/// Returns the two 16-bit integers of a word.
+#[inline(always)]
+fn integers_of(word: i32) -> [i32; 2] {
+    [word << 16 >> 16, word >> 16]
+}
+
 /// A body that can be compiled for any instruction set.
 pub(crate) trait Kernel {
     /// The return type of the body.
@@ -197,20 +219,46 @@ pub(crate) trait Simd: Copy {
         self.to_floats(self.load_integers(&bits))
     }
 
-    /// Returns elements of `table` for four bits of each word, beginning with the bit `shift`.
+    /// Adds to each sum two products: the 16-bit integers of its word of `words` times those of `word`.
     #[inline(always)]
-    fn look_up_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Self::Vector {
-        let mut floats = [0.0; LANES];
-        for (float, word) in floats.iter_mut().zip(words) {
-            *float = table[(word >> shift & 15) as usize];
+    fn add_integer_dots(self, sums: Self::Integers, words: Self::Integers, word: u32) -> Self::Integers {
+        let ([mut sums_of_lanes, mut lanes], [low, high]) = ([[0; LANES]; 2], integers_of(word.cast_signed()));
+        self.store_integers(sums, &mut sums_of_lanes);
+        self.store_integers(words, &mut lanes);
+        for (sum, lane) in sums_of_lanes.iter_mut().zip(lanes) {
+            let [even, odd] = integers_of(lane);
+            *sum += even * low + odd * high;
         }
-        self.load(&floats)
+        self.load_integers(&sums_of_lanes)
     }
 
-    /// The same for a table whose second half has the negated numbers of the first.
+    /// Returns `sums`, which the compiler then computes here: not later, where it would have to keep on the stack all
+    /// that they are computed from.
     #[inline(always)]
-    fn look_up_signed_floats(self, words: &[u32; LANES], shift: usize, table: &[f32; LANES]) -> Self::Vector {
-        self.look_up_floats(words, shift, table)
+    fn pin(self, sums: Self::Integers) -> Self::Integers {
+        sums
+    }
+
+    /// Returns whole numbers as 16-bit integers, two in each word: the bits of `low` and, above them, those of `high`.
+    #[inline(always)]
+    fn whole_numbers(self, low: HalfBits<'_>, high: Option<HalfBits<'_>>) -> Self::Integers {
+        let mut words = [0; LANES];
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = low.of_word(i) | high.map_or(0, |high| high.of_word(i) << low.num_bits);
+        }
+        self.load_words(&words)
+    }
+
+    /// Returns elements of `table` as 16-bit integers, two in each word. Their indices are `indices`, of 4 bits.
+    #[inline(always)]
+    fn look_up_integers(self, indices: HalfBits<'_>, table: &[i8; LANES]) -> Self::Integers {
+        let mut words = [0; LANES];
+        for (i, word) in words.iter_mut().enumerate() {
+            let pair = indices.of_word(i);
+            let [low, high] = [pair & 15, pair >> 16].map(|index| i16::from(table[index as usize]).cast_unsigned());
+            *word = u32::from(high) << 16 | u32::from(low);
+        }
+        self.load_words(&words)
     }
 
     /// Returns elements of `table` for the halves of words, two in each word. The lowest 4 bits of an index are in the

@@ -1,9 +1,10 @@
-//! Blocks of rows of x for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16 or f32 or, with a
-//! scale per row, of int8.
+//! Blocks of rows of x for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16, of int8 with a
+//! scale for each row or of int16 with a scale for each line.
 //!
-//! Entry point: [`Blocks`]. A row has one line per step or, for f32 and where int8 is multiplied as 16-bit integers,
-//! one line for each of two parts. Missing inputs of the last step are zero; missing rows of the last block have
-//! arbitrary values.
+//! Entry point: [`Blocks`]. X is bf16 for bf16 weights, and for narrow ones if the instruction set multiplies pairs of
+//! bf16; otherwise it is int16 for narrow weights. For int8 and int4 weights it is int8. A row has one line per step
+//! or, where int8 is multiplied as 16-bit integers, one line for each of two parts. Missing inputs of the last step are
+//! zero; missing rows of the last block have arbitrary values.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -38,9 +39,8 @@ pub(super) struct Blocks {
     rows: Vec<RowNumbers>,
     /// For int4 weights, the start values of the sums of each group, in the order of `lines`.
     starts: Vec<[u32; STEP_GROUPS]>,
-    /// For weights with least numbers, the sums of x for each half of a line, in the order of `lines`: those of the
-    /// half or, if the halves share their scales, those of the line.
-    sums: Vec<[f32; 2]>,
+    /// For int16, and for weights with least numbers, the numbers of each line, in the order of `lines`.
+    groups: Vec<GroupNumbers>,
 }
 
 /// The scale and the sum of the integers of a row.
@@ -52,6 +52,27 @@ pub(super) struct RowNumbers {
     pub(super) sum: i32,
 }
 
+/// The scale and the sums of a group of 32 values of a row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupNumbers {
+    /// The scale of integers, a power of two, or NaN if a value is not finite; 1 for bf16.
+    pub(super) scale: f32,
+    /// The sums of the integers, which are exact, or of the bf16 values: those of each half or, if the halves of
+    /// weights share their scales, in both elements that of the group.
+    pub(super) sums: [f32; 2],
+}
+
+impl GroupNumbers {
+    /// The numbers of bf16 values of which no sums are needed.
+    pub(super) const NONE: Self = Self { scale: 1.0, sums: [0.0; 2] };
+
+    /// Returns the sum of the values of a half or, if the halves of weights share their scales, of the group.
+    #[inline(always)]
+    pub(super) fn sum(&self, half: usize) -> f32 {
+        self.sums[half] * self.scale
+    }
+}
+
 /// A block of x, for some steps.
 #[derive(Clone, Copy)]
 pub(super) struct BlockOfX<'a> {
@@ -60,10 +81,10 @@ pub(super) struct BlockOfX<'a> {
     /// `[steps][rows]`, or empty.
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
     /// `[steps][rows]`, or empty.
-    pub(super) sums: &'a [[f32; 2]],
+    pub(super) groups: &'a [GroupNumbers],
 }
 
-/// A block whose rows are to be laid out: as bf16 for bf16 weights, as bf16 or f32 for narrow ones, otherwise as int8.
+/// A block whose rows are rounded and laid out.
 struct Round<'a> {
     format: Format,
     x: &'a [f32],
@@ -74,8 +95,8 @@ struct Round<'a> {
     rows: &'a mut [RowNumbers],
     /// The start values in the order of `lines`, or empty.
     starts: &'a mut [[u32; STEP_GROUPS]],
-    /// The sums in the order of `lines`, or empty.
-    sums: &'a mut [[f32; 2]],
+    /// The numbers of groups in the order of `lines`, or empty.
+    groups: &'a mut [GroupNumbers],
 }
 
 impl Blocks {
@@ -86,20 +107,19 @@ impl Blocks {
             Self::unwritten((format, num_parts), x.len() / num_inputs, num_inputs);
         let num_lines = rows.len() / block_rows * block_len;
         let mut starts = vec![[0; STEP_GROUPS]; if format == Format::Int4 { num_lines } else { 0 }];
-        let mut sums = vec![[0.0; 2]; if format.takes_sums(isa) { num_lines / num_parts } else { 0 }];
-        let (mut rest, mut rest_of_sums) = (starts.as_mut_slice(), sums.as_mut_slice());
+        let mut groups = vec![GroupNumbers::NONE; if format.takes_groups(isa) { num_lines } else { 0 }];
+        let (mut rest, mut rest_of_groups) = (starts.as_mut_slice(), groups.as_mut_slice());
         let blocks =
             lines.chunks_mut(block_len).zip(rows.chunks_mut(block_rows)).zip(x.chunks(block_rows * num_inputs));
         let blocks = blocks.map(|((lines, rows), x)| {
             let starts = rest.split_off_mut(..block_len.min(rest.len())).unwrap_or_default();
-            let num_sums = (block_len / num_parts).min(rest_of_sums.len());
-            let sums = rest_of_sums.split_off_mut(..num_sums).unwrap_or_default();
-            Round { format, x, num_inputs, num_parts, block_rows, lines, rows, starts, sums }
+            let groups = rest_of_groups.split_off_mut(..block_len.min(rest_of_groups.len())).unwrap_or_default();
+            Round { format, x, num_inputs, num_parts, block_rows, lines, rows, starts, groups }
         });
         let blocks: Vec<Round<'_>> = blocks.collect();
         let min_blocks = if is_small { blocks.len().max(1) } else { 1 };
         blocks.into_par_iter().with_min_len(min_blocks).for_each(|block| isa.run(block));
-        Self { lines, num_parts, block_rows, block_len, rows, starts, sums }
+        Self { lines, num_parts, block_rows, block_len, rows, starts, groups }
     }
 
     /// Returns blocks for `num_rows` rows, with arbitrary values and with scales of 1.
@@ -114,7 +134,7 @@ impl Blocks {
         let lines = kept.pop().filter(|lines| lines.len() >= len).unwrap_or_else(|| Lines::zeros(len));
         SCRATCH.set(kept);
         let rows = vec![RowNumbers { scale: 1.0, sum: 0 }; num_blocks * block_rows];
-        Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new(), sums: Vec::new() }
+        Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new(), groups: Vec::new() }
     }
 
     /// Returns the number of rows of each block when x has `num_rows` rows. The rows are spread over the blocks almost
@@ -154,9 +174,8 @@ impl Blocks {
         let step_len = self.block_rows * self.num_parts;
         let lines = first + steps.start * step_len..first + steps.end * step_len;
         let starts = if self.starts.is_empty() { &[] } else { &self.starts[lines.clone()] };
-        let num_parts = self.num_parts;
-        let sums = if self.sums.is_empty() { &[] } else { &self.sums[lines.start / num_parts..lines.end / num_parts] };
-        BlockOfX { lines: &self.lines[lines], starts, sums }
+        let groups = if self.groups.is_empty() { &[] } else { &self.groups[lines.clone()] };
+        BlockOfX { lines: &self.lines[lines], starts, groups }
     }
 
     /// Returns the scales and sums of the rows of a block.
@@ -172,25 +191,24 @@ impl Kernel for Round<'_> {
     fn run<S: Simd>(self, simd: S) {
         for (row, x) in self.x.chunks_exact(self.num_inputs).enumerate() {
             let lines = self.lines.chunks_exact_mut(self.num_parts).skip(row).step_by(self.block_rows);
-            if self.format.takes_floats() && S::HAS_PAIRS {
-                bf16_row(simd, x, lines);
-            } else if self.format.takes_floats() {
-                f32_row(x, lines);
-            } else {
-                self.rows[row] = int8_row(x, lines);
+            match self.format {
+                Format::Narrow(narrow) if !S::HAS_PAIRS => {
+                    let groups = self.groups[row..].iter_mut().step_by(self.block_rows);
+                    int16_row(x, narrow.num_scales(), lines.zip(groups));
+                }
+                Format::Bf16 | Format::Narrow(_) => bf16_row(simd, x, lines),
+                Format::Int8 | Format::Int4 => self.rows[row] = int8_row(x, lines),
             }
         }
-        let shares_scales = matches!(self.format, Format::Narrow(narrow) if narrow.num_scales() == 1);
-        for (lines, sums) in self.lines.chunks_exact(self.num_parts).zip(self.sums) {
-            *sums = match lines {
-                [even, odd] => sums_of_halves(even, odd),
-                lines => {
-                    let words = lines[0].0;
-                    sums_of_halves(&Line(words.map(|word| word << 16)), &Line(words.map(|word| word & 0xffff_0000)))
+        if let Format::Narrow(narrow) = self.format
+            && S::HAS_PAIRS
+        {
+            for (line, group) in self.lines.iter().zip(self.groups) {
+                let [even, odd] = [line.0.map(|word| word << 16), line.0.map(|word| word & 0xffff_0000)];
+                group.sums = sums_of_halves(&even, &odd);
+                if narrow.num_scales() == 1 {
+                    group.sums = [group.sums[0] + group.sums[1]; 2];
                 }
-            };
-            if shares_scales {
-                *sums = [sums[0] + sums[1]; 2];
             }
         }
         for (line, starts) in self.lines.iter().zip(self.starts) {
@@ -211,23 +229,12 @@ fn bf16_row<'a, S: Simd>(simd: S, x: &[f32], lines: impl Iterator<Item = &'a mut
     }
 }
 
-/// Writes the even inputs of each step as f32 to its first line, and the odd ones to its second.
-#[inline(always)]
-fn f32_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut [Line]>) {
-    let (whole, rest) = padded::<32>(x);
-    for (lines, values) in lines.zip(whole.iter().chain(&rest)) {
-        for (idx, pair) in values.as_chunks::<2>().0.iter().enumerate() {
-            [lines[0].0[idx], lines[1].0[idx]] = pair.map(f32::to_bits);
-        }
-    }
-}
-
 /// Returns the sums of the inputs of each half of a step, from the f32 bits of its even and its odd inputs.
 #[inline(always)]
-fn sums_of_halves(even: &Line, odd: &Line) -> [f32; 2] {
+fn sums_of_halves(even: &[u32; 16], odd: &[u32; 16]) -> [f32; 2] {
     let mut sums = [0.0; 16];
-    for (sum, (even, odd)) in sums.iter_mut().zip(even.0.iter().zip(odd.0)) {
-        *sum = f32::from_bits(*even) + f32::from_bits(odd);
+    for (sum, (even, odd)) in sums.iter_mut().zip(even.iter().zip(odd)) {
+        *sum = f32::from_bits(*even) + f32::from_bits(*odd);
     }
     for len in [4, 2, 1] {
         for i in 0..len {
@@ -236,6 +243,42 @@ fn sums_of_halves(even: &Line, odd: &Line) -> [f32; 2] {
         }
     }
     [sums[0], sums[8]]
+}
+
+/// Quantizes a row to int16, with a scale for each line. The loops are plain, so that the compiler vectorises them.
+#[inline(always)]
+fn int16_row<'a>(x: &[f32], num_scales: usize, lines: impl Iterator<Item = (&'a mut [Line], &'a mut GroupNumbers)>) {
+    let (whole, rest) = padded::<32>(x);
+    for ((lines, group), values) in lines.zip(whole.iter().chain(&rest)) {
+        let (scale, inverse) = int16_scale(values);
+        let mut integers = [0; 32];
+        for (integer, value) in integers.iter_mut().zip(values) {
+            // Adding 1.5 * 2^23 rounds to a whole number, which is then in the lowest bits.
+            let bits = (value * inverse + 12_582_912.0).to_bits();
+            *integer = bits.wrapping_sub(0x4b40_0000).cast_signed().clamp(-32768, 32767);
+        }
+        for (word, [low, high]) in lines[0].0.iter_mut().zip(integers.as_chunks().0) {
+            *word = high.cast_unsigned() << 16 | low.cast_unsigned() & 0xffff;
+        }
+        let [first, second] = [0, 16].map(|start| integers[start..][..16].iter().sum::<i32>());
+        let sums = if num_scales == 1 { [first + second; 2] } else { [first, second] };
+        *group = GroupNumbers { scale, sums: sums.map(|sum| sum as f32) };
+    }
+}
+
+/// Returns the power of two that a group is divided by, so that its largest magnitude is from 2^14 to 2^15, and its
+/// inverse. Both have limits, so that they are finite. The first is NaN if a value is not finite.
+#[inline(always)]
+fn int16_scale(values: &[f32; 32]) -> (f32, f32) {
+    let mut largest = 0;
+    for value in values {
+        largest = largest.max(value.to_bits() & 0x7fff_ffff);
+    }
+    let exponent = (largest >> 23).max(16);
+    if exponent == 255 {
+        return (f32::NAN, 0.0);
+    }
+    (f32::from_bits((exponent - 14) << 23), f32::from_bits((127 + 127 + 14 - exponent) << 23))
 }
 
 /// Quantizes a row to int8. The loops are plain and each handles the values of one line, so that the compiler

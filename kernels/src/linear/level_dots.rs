@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 use super::blocks::BlockOfX;
 use super::narrow::Narrow;
-use super::unpacked::{self, TILES, UnpackedStep, unpacked_lines};
+use super::unpacked::{self, TILES, UNPACKED_LINES, UnpackedStep};
 use crate::isa::{Kernel, LANES, Simd, Tiles};
 use crate::lines::{BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, RightSide};
 
@@ -52,9 +52,9 @@ impl Kernel for TileProduct<'_> {
         dots.resize(NUM_DOTS, Block([[0.0; BLOCK_COLUMNS]; BLOCK_ROWS]));
         let num_scales = self.from.num_scales();
         let batch_steps = NUM_DOTS / num_scales;
-        for (batch, lines) in self.right.lines.chunks(batch_steps * unpacked_lines::<S>()).enumerate() {
+        for (batch, lines) in self.right.lines.chunks(batch_steps * UNPACKED_LINES).enumerate() {
             let first_step = batch * batch_steps;
-            for (idx, step) in unpacked::steps(simd, lines).enumerate() {
+            for (idx, step) in unpacked::steps(lines).enumerate() {
                 let (ahead, step_idx) = (self.right.ahead, first_step + idx);
                 ahead.prefetch(simd, step_idx, 0..ahead.lines_per_step);
                 let left = &self.x.lines[step_idx * self.num_rows..][..self.num_rows];
@@ -62,11 +62,11 @@ impl Kernel for TileProduct<'_> {
                     self.tiles.bf16_dots(left, step.levels, half, &mut dots[idx * num_scales + half]);
                 }
             }
-            if lines.len() == batch_steps * unpacked_lines::<S>() {
+            if lines.len() == batch_steps * UNPACKED_LINES {
                 self.add_scaled::<S, NUM_DOTS>(simd, (first_step, lines), &dots);
                 continue;
             }
-            for (idx, lines) in lines.chunks(unpacked_lines::<S>()).enumerate() {
+            for (idx, lines) in lines.chunks(UNPACKED_LINES).enumerate() {
                 let (first_step, dots) = (first_step + idx, &dots[idx * num_scales..]);
                 if num_scales == 1 {
                     self.add_scaled::<S, 1>(simd, (first_step, lines), dots);
@@ -90,10 +90,10 @@ impl TileProduct<'_> {
         dots: &[Block<f32>],
     ) {
         let num_scales = self.from.num_scales();
-        let takes_sums = self.from.takes_sums(S::HAS_PAIRS);
+        let has_least = self.from.has_least();
         let dots = dots.first_chunk::<COUNT>().expect("there are dot products for each scale");
         let mut scales = [[(simd.splat(0.0), simd.splat(0.0)); COUNT]; TILES];
-        for (idx, step) in unpacked::steps(simd, lines).enumerate() {
+        for (idx, step) in unpacked::steps(lines).enumerate() {
             for half in 0..num_scales {
                 for (tile, scales) in scales.iter_mut().enumerate() {
                     scales[idx * num_scales + half] = UnpackedStep::scales(step, simd, tile, half);
@@ -102,17 +102,17 @@ impl TileProduct<'_> {
         }
         for (row, sums) in self.sums.0.iter_mut().enumerate().take(self.num_rows) {
             let mut x_sums = [0.0; COUNT];
-            if takes_sums {
+            if has_least {
                 for (idx, x_sum) in x_sums.iter_mut().enumerate() {
                     let step = first_step + idx / num_scales;
-                    *x_sum = self.x.sums[step * self.num_rows + row][idx % num_scales];
+                    *x_sum = self.x.groups[step * self.num_rows + row].sum(idx % num_scales);
                 }
             }
             for (tile, (to, scales)) in sums.as_chunks_mut::<LANES>().0.iter_mut().zip(&scales).enumerate() {
                 let mut sum = simd.load(to);
                 for ((dots, (scale, least)), x_sum) in dots.iter().zip(scales).zip(x_sums) {
                     sum = simd.mul_add(simd.load(&dots.0[row].as_chunks().0[tile]), *scale, sum);
-                    if takes_sums {
+                    if has_least {
                         sum = simd.mul_add(simd.splat(x_sum), *least, sum);
                     }
                 }

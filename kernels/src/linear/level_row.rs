@@ -2,18 +2,20 @@
 //!
 //! Entry point: [`add_products`]. The sums are those that several rows have: see [`Order`].
 
+use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use super::blocks::BlockOfX;
+use super::blocks::{BlockOfX, GroupNumbers};
+use super::level_sums::{Bf16Pairs, Halves, Integers, LevelSums};
 use super::narrow::{Narrow, OfFormat, of_format};
-use super::unpacked::{PAIRS, TILES, num_parts};
+use super::unpacked::{PAIRS, TILES};
 use crate::isa::{LANES, Simd};
 use crate::lines::{Ahead, BLOCK_COLUMNS, Line, RightSide};
 
 /// The sums of a row for the outputs of a panel.
 type Sums = [f32; BLOCK_COLUMNS];
 
-/// The order in which the products of the levels and x of a group are added.
+/// The order in which the products of the levels and x of a group are added, if they are not integers.
 #[derive(Clone, Copy)]
 pub(super) enum Order {
     /// In the order of inputs, as in `level_tile`.
@@ -23,7 +25,7 @@ pub(super) enum Order {
 }
 
 /// Adds to `sums` the products of a single row and several panels, interleaved. `rights` are whole panels, heads
-/// included. Only instruction sets that multiply pairs of bf16 may add in the order of tiles.
+/// included.
 #[inline(always)]
 pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     simd: S,
@@ -33,59 +35,51 @@ pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     sums: [&mut Sums; RIGHTS],
 ) {
     match order {
-        Order::OfTiles if S::HAS_PAIRS => of_format(simd, from, RowProducts::<RIGHTS, 2> { x, rights, sums }),
-        Order::OfInputs | Order::OfTiles => of_format(simd, from, RowProducts::<RIGHTS, 1> { x, rights, sums }),
+        _ if !S::HAS_PAIRS => of_format(simd, from, RowProducts { x, rights, sums, by: PhantomData::<Integers> }),
+        Order::OfInputs => of_format(simd, from, RowProducts { x, rights, sums, by: PhantomData::<Bf16Pairs> }),
+        Order::OfTiles => of_format(simd, from, RowProducts { x, rights, sums, by: PhantomData::<Halves> }),
     }
 }
 
-/// The products of a single row and several right-hand sides. An output has one chain of sums in each group or, in the
-/// order of tiles, one of even and one of odd products.
-struct RowProducts<'a, const RIGHTS: usize, const CHAINS: usize> {
+/// The products of a single row and several right-hand sides.
+struct RowProducts<'a, D, const RIGHTS: usize> {
     x: BlockOfX<'a>,
     rights: [RightSide<'a>; RIGHTS],
     sums: [&'a mut Sums; RIGHTS],
+    by: PhantomData<D>,
 }
 
-impl<const RIGHTS: usize, const CHAINS: usize> OfFormat for RowProducts<'_, RIGHTS, CHAINS> {
+impl<D: LevelSums, const RIGHTS: usize> OfFormat for RowProducts<'_, D, RIGHTS> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S, from: Narrow) {
-        let Self { x, rights, sums } = self;
-        let (step_lines, num_scales) = (from.step_lines(), from.num_scales());
-        let (num_parts, num_steps) = (num_parts::<S>(), x.lines.len() / num_parts::<S>());
+        let Self { x, rights, sums, by: _ } = self;
+        let (step_lines, num_steps) = (from.step_lines(), x.lines.len());
         let mut totals = [[simd.splat(0.0); TILES]; RIGHTS];
         for (totals, sums) in totals.iter_mut().zip(&sums) {
             for (total, sums) in totals.iter_mut().zip(sums.as_chunks().0) {
                 *total = simd.load(sums);
             }
         }
-        for (step, mut left) in x.lines.chunks_exact(num_parts).enumerate() {
-            let halves;
-            if CHAINS == 2 {
-                let [even, odd] = simd.widen_bf16_pairs(simd.load_words(&left[0].0));
-                halves = [even, odd].map(|values| line_of(simd, values));
-                // The compiler would keep copies of all values in vectors, and these on the stack.
-                left = std::hint::black_box(&halves);
-            }
-            for (totals, RightSide { lines, ahead }) in totals.iter_mut().zip(rights) {
+        for (step, line) in x.lines.iter().enumerate() {
+            let mut halves = [Line([0; LANES]); 2];
+            let left = D::left(simd, line, &mut halves);
+            let numbers = x.groups.get(step).unwrap_or(&GroupNumbers::NONE);
+            for (totals, RightSide { lines, ahead }) in totals.iter_mut().zip(&rights) {
                 let (heads, lines) = lines.split_at(lines.len() - num_steps * step_lines);
                 let lines = &lines[step * step_lines..][..step_lines];
+                // Before the products, because the compiler would move them behind this check of bounds.
+                let head = from.head(heads, (step, lines));
                 // A constant number of lines, so that each prefetch is one instruction.
-                let ahead = Ahead { lines_per_step: step_lines, ..ahead };
-                let of_row = StepOfRow::<CHAINS> { from, levels: from.levels(lines), left, ahead, step };
-                let dots = [[simd.splat(0.0); CHAINS]; TILES];
-                let first = of_row.add_quarter(simd, 0, dots);
-                let first = of_row.add_quarter(simd, 1, first);
-                let second = of_row.add_quarter(simd, 2, if num_scales == 1 { first } else { dots });
-                let second = of_row.add_quarter(simd, 3, second);
-                let dots = if num_scales == 1 { [second, second] } else { [first, second] };
+                let ahead = Ahead { lines_per_step: step_lines, ..*ahead };
+                let of_row = StepOfRow { from, levels: from.levels(lines), left, ahead, step };
+                let dots = of_row.dots::<S, D>(simd, numbers);
                 for (tile, total) in totals.iter_mut().enumerate() {
-                    let scales = from.scales(simd, (heads, step), lines, tile);
-                    for half in 0..num_scales {
-                        let (chains, (scale, least)) = (dots[half][tile], scales[half]);
-                        let dot = if CHAINS == 2 { simd.add(chains[0], chains[1]) } else { chains[0] };
-                        *total = simd.mul_add(dot, scale, *total);
-                        if from.takes_sums(S::HAS_PAIRS) {
-                            *total = simd.mul_add(simd.splat(x.sums[step][half]), least, *total);
+                    let scales = from.scales(simd, (head, lines), tile);
+                    for half in 0..from.num_scales() {
+                        let (dot, (scale, least)) = (D::dots(simd, dots[half][tile]), scales[half]);
+                        *total = simd.mul_add(dot, D::scale(simd, scale, numbers), *total);
+                        if from.has_least() {
+                            *total = simd.mul_add(simd.splat(numbers.sum(half)), least, *total);
                         }
                     }
                 }
@@ -99,64 +93,55 @@ impl<const RIGHTS: usize, const CHAINS: usize> OfFormat for RowProducts<'_, RIGH
     }
 }
 
-#[inline(always)]
-fn line_of<S: Simd>(simd: S, values: S::Vector) -> Line {
-    let mut floats = [0.0; LANES];
-    simd.store(values, &mut floats);
-    Line(floats.map(f32::to_bits))
-}
-
 /// A step of a panel, and its part of a row.
-struct StepOfRow<'a, const CHAINS: usize> {
+struct StepOfRow<'a> {
     from: Narrow,
     levels: &'a [Line],
-    /// A line for each part or, in the order of tiles, the even and the odd inputs as f32.
+    /// The result of [`LevelSums::left`].
     left: &'a [Line],
     ahead: Ahead,
     step: usize,
 }
 
 /// The sums of two tiles.
-type Dots<V, const CHAINS: usize> = [[V; CHAINS]; TILES];
+type Dots<D, S> = [<D as LevelSums>::Sums<S>; TILES];
 
-impl<const CHAINS: usize> StepOfRow<'_, CHAINS> {
+impl StepOfRow<'_> {
+    /// Returns the sums of the two halves of the step or, if the halves share their scales, twice those of the step.
+    #[inline(always)]
+    fn dots<S: Simd, D: LevelSums>(&self, simd: S, x: &GroupNumbers) -> [Dots<D, S>; 2] {
+        let first = [D::start(simd, self.from, x, 0); TILES];
+        let second = [D::start(simd, self.from, x, 1); TILES];
+        let first = self.add_quarter::<S, D>(simd, 0, first);
+        let first = self.add_quarter::<S, D>(simd, 1, first);
+        let is_shared = self.from.num_scales() == 1;
+        let second = self.add_quarter::<S, D>(simd, 2, if is_shared { first } else { second });
+        let second = self.add_quarter::<S, D>(simd, 3, second);
+        if is_shared { [second, second] } else { [first, second] }
+    }
+
     /// Adds to `dots` the products of a quarter of the step. The caller passes `quarter` as a constant, so that every
     /// position of a level is one.
     #[inline(always)]
-    fn add_quarter<S: Simd>(&self, simd: S, quarter: usize, dots: Dots<S::Vector, CHAINS>) -> Dots<S::Vector, CHAINS> {
+    fn add_quarter<S: Simd, D: LevelSums>(&self, simd: S, quarter: usize, dots: Dots<D, S>) -> Dots<D, S> {
         let first = quarter * PAIRS / 4;
-        let dots = self.add_pair(simd, first, dots);
-        let dots = self.add_pair(simd, first + 1, dots);
-        let dots = self.add_pair(simd, first + 2, dots);
-        self.add_pair(simd, first + 3, dots)
+        let dots = self.add_pair::<S, D>(simd, first, dots);
+        let dots = self.add_pair::<S, D>(simd, first + 1, dots);
+        let dots = self.add_pair::<S, D>(simd, first + 2, dots);
+        self.add_pair::<S, D>(simd, first + 3, dots)
     }
 
     /// Adds to `dots` the products of a pair of inputs.
     #[inline(always)]
-    fn add_pair<S: Simd>(&self, simd: S, pair: usize, mut dots: Dots<S::Vector, CHAINS>) -> Dots<S::Vector, CHAINS> {
+    fn add_pair<S: Simd, D: LevelSums>(&self, simd: S, pair: usize, mut dots: Dots<D, S>) -> Dots<D, S> {
         let Self { from, levels, left, ahead, step } = *self;
         // Prefetch few lines at a time, because the processor can have only a few cache misses outstanding.
         let [first, last] = [pair, pair + 1].map(|pair| pair * ahead.lines_per_step / PAIRS);
         ahead.prefetch(simd, step, first..last);
         // The fence makes the compiler read each word when it is used.
         compiler_fence(Ordering::SeqCst);
-        for (tile, chains) in dots.iter_mut().enumerate() {
-            if CHAINS == 2 {
-                let halves = simd.widen_bf16_pairs(from.pairs(simd, (levels, tile), pair));
-                for ((chain, levels), left) in chains.iter_mut().zip(halves).zip(left) {
-                    *chain = simd.mul_add(simd.splat(f32::from_bits(left.0[pair])), levels, *chain);
-                }
-                continue;
-            }
-            let dots = &mut chains[0];
-            if S::HAS_PAIRS {
-                *dots = simd.add_bf16_dots(*dots, from.pairs(simd, (levels, tile), pair), left[0].0[pair]);
-                continue;
-            }
-            for (part, left) in left.iter().enumerate() {
-                let level = from.level(simd, (levels, tile), 2 * pair + part);
-                *dots = simd.mul_add(level, simd.splat(f32::from_bits(left.0[pair])), *dots);
-            }
+        for (tile, dots) in dots.iter_mut().enumerate() {
+            *dots = D::add(simd, *dots, D::levels(simd, from, (levels, tile), pair), left, pair);
         }
         dots
     }

@@ -1,15 +1,16 @@
 //! Products of several rows with weights of few bits, on vectors, a group of inputs at a time.
 //!
 //! Entry point: [`add_product`], which multiplies unpacked steps. Sums are added in the same order whatever the number
-//! of rows: the products of a group's levels and x, in the order of inputs, then the scale times their sum, then the
-//! least number times the sum of x. So weights are never rounded. x is bf16 if the instruction set multiplies pairs of
-//! bf16, otherwise f32.
+//! of rows: the products of a group's levels and x, then the scale times their sum, then the least number times the sum
+//! of x. So weights are never rounded. `blocks` tells how x is rounded.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use super::blocks::BlockOfX;
+use super::blocks::{BlockOfX, GroupNumbers};
+use super::level_sums::{Bf16Pairs, Integers, LevelSums};
 use super::narrow::Narrow;
-use super::unpacked::{self, PAIRS, TILES, floats, num_parts, unpacked_lines};
+use super::unpacked::{self, PAIRS, TILES, UNPACKED_LINES};
 use crate::isa::{Kernel, Simd};
 use crate::lines::{Block, RightSide};
 use crate::vector_tile::{num_sweeps, rows_together};
@@ -24,24 +25,29 @@ pub(super) fn add_product<S: Simd>(
     right: RightSide<'_>,
     sums: &mut Block<f32>,
 ) {
-    simd.call_for_floats(Product { from, x, num_rows, right, sums });
+    if S::HAS_PAIRS {
+        simd.call(Product { from, x, num_rows, right, sums, by: PhantomData::<Bf16Pairs> });
+    } else {
+        simd.call(Product { from, x, num_rows, right, sums, by: PhantomData::<Integers> });
+    }
 }
 
 /// The product of the rows of a block and one right-hand side.
-struct Product<'a> {
+struct Product<'a, D> {
     from: Narrow,
     x: BlockOfX<'a>,
     num_rows: usize,
     right: RightSide<'a>,
     sums: &'a mut Block<f32>,
+    by: PhantomData<D>,
 }
 
-impl Kernel for Product<'_> {
+impl<D: LevelSums> Kernel for Product<'_, D> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let num_steps = self.right.lines.len() / unpacked_lines::<S>();
+        let num_steps = self.right.lines.len() / UNPACKED_LINES;
         let shares = self.right.ahead.shares(num_sweeps(self.num_rows, rows_together::<S>), num_steps);
         let mut row = 0;
         for ahead in shares {
@@ -59,7 +65,7 @@ impl Kernel for Product<'_> {
     }
 }
 
-impl Product<'_> {
+impl<D: LevelSums> Product<'_, D> {
     /// Adds the products of `ROWS` rows from `row` on. Returns `ROWS`.
     #[inline(always)]
     fn add_rows<S: Simd, const ROWS: usize>(&mut self, simd: S, row: usize) -> usize {
@@ -80,52 +86,45 @@ impl Product<'_> {
         simd: S,
         (first_row, first_tile): (usize, usize),
     ) {
-        let (RightSide { lines, ahead }, num_parts) = (self.right, num_parts::<S>());
-        let (num_scales, takes_sums) = (self.from.num_scales(), self.from.takes_sums(S::HAS_PAIRS));
+        let RightSide { lines, ahead } = self.right;
         let sums = self.sums.0[first_row..].first_chunk_mut::<ROWS>().expect("a block has these rows");
-        for (step, right) in unpacked::steps(simd, lines).enumerate() {
+        for (step, right) in unpacked::steps(lines).enumerate() {
             let first = step * self.num_rows + first_row;
-            let left = &self.x.lines[first * num_parts..][..ROWS * num_parts];
-            let levels = right.levels;
-            for half in 0..num_scales {
-                let mut dots = [[simd.splat(0.0); COUNT]; ROWS];
-                for pair in half * PAIRS / num_scales..(half + 1) * PAIRS / num_scales {
+            let left = self.x.lines[first..].first_chunk::<ROWS>().expect("a block has these rows");
+            let numbers =
+                self.x.groups.get(first..).and_then(<[_]>::first_chunk).unwrap_or(&[GroupNumbers::NONE; ROWS]);
+            for half in 0..self.from.num_scales() {
+                let mut dots = [[D::start(simd, self.from, &numbers[0], half); COUNT]; ROWS];
+                for (dots, x) in dots.iter_mut().zip(numbers) {
+                    *dots = [D::start(simd, self.from, x, half); COUNT];
+                }
+                for pair in half * PAIRS / self.from.num_scales()..(half + 1) * PAIRS / self.from.num_scales() {
                     if first_tile == 0 {
                         // Prefetch two lines at a time, as `vector_tile` does.
                         ahead.prefetch(simd, step, 2 * pair..2 * pair + 2);
                     }
-                    for part in 0..num_parts {
-                        let line = (first_tile * PAIRS + pair) * num_parts + part;
-                        // One of the two is used.
-                        let mut words = [simd.load_words(&levels[line].0); COUNT];
-                        let mut numbers = [floats(simd, &levels[line]); COUNT];
-                        for tile in 0..COUNT {
-                            let line = &levels[line + tile * PAIRS * num_parts];
-                            (words[tile], numbers[tile]) = (simd.load_words(&line.0), floats(simd, line));
-                        }
-                        for (row, dots) in dots.iter_mut().enumerate() {
-                            // The fence makes the compiler read each word when it is used, because all words at once
-                            // would take registers from the sums.
-                            compiler_fence(Ordering::SeqCst);
-                            let word = left[row * num_parts + part].0[pair];
-                            for (tile, dot) in dots.iter_mut().enumerate() {
-                                *dot = if S::HAS_PAIRS {
-                                    simd.add_bf16_dots(*dot, words[tile], word)
-                                } else {
-                                    simd.mul_add(numbers[tile], simd.splat(f32::from_bits(word)), *dot)
-                                };
-                            }
+                    let line = first_tile * PAIRS + pair;
+                    let mut levels = [simd.load_words(&right.levels[line].0); COUNT];
+                    for (tile, levels) in levels.iter_mut().enumerate() {
+                        *levels = simd.load_words(&right.levels[line + tile * PAIRS].0);
+                    }
+                    for (dots, left) in dots.iter_mut().zip(left) {
+                        // The fence makes the compiler read each word when it is used, because all words at once would
+                        // take registers from the sums.
+                        compiler_fence(Ordering::SeqCst);
+                        for (dot, levels) in dots.iter_mut().zip(levels) {
+                            *dot = D::add(simd, *dot, levels, std::slice::from_ref(left), pair);
                         }
                     }
                 }
-                let x_sums = if takes_sums { &self.x.sums[first..][..ROWS] } else { &[[0.0; 2]; ROWS] };
                 for tile in 0..COUNT {
                     let (scale, least) = right.scales(simd, first_tile + tile, half);
-                    for ((sums, dots), x) in sums.iter_mut().zip(&dots).zip(x_sums) {
+                    for ((sums, dots), x) in sums.iter_mut().zip(&dots).zip(numbers) {
                         let to = &mut sums.as_chunks_mut().0[first_tile + tile];
-                        let mut sum = simd.mul_add(dots[tile], scale, simd.load(to));
-                        if takes_sums {
-                            sum = simd.mul_add(simd.splat(x[half]), least, sum);
+                        let scale = D::scale(simd, scale, x);
+                        let mut sum = simd.mul_add(D::dots(simd, dots[tile]), scale, simd.load(to));
+                        if self.from.has_least() {
+                            sum = simd.mul_add(simd.splat(x.sum(half)), least, sum);
                         }
                         simd.store(sum, to);
                     }

@@ -1,6 +1,6 @@
 //! The layout in cache lines of weights in blocks (`numbers::blocks`), and their conversion to the nearest bf16.
 //!
-//! Entry points: [`num_head_lines`], [`step_lines`], [`pack`], [`copy_row`]; [`scales`], [`pairs`] and [`level`] for
+//! Entry points: [`num_head_lines`], [`step_lines`], [`pack`], [`copy_row`]; [`scales`], [`pairs`] and [`integers`] for
 //! products.
 //!
 //! A step is a group of 32 inputs, for 32 outputs. It has a line with a number of 16 bits for each output, then the
@@ -19,7 +19,7 @@ use numbers::blocks::{BlockType, GROUP, Group, HALF_GROUP, TABLE_LEVELS, ZERO_FA
 
 use super::narrow::{Scales, TABLE_LEN, position};
 use super::packed_weight::PANEL_OUTPUTS;
-use crate::isa::{LANES, Simd};
+use crate::isa::{HalfBits, LANES, Simd};
 use crate::lines::{Line, TILE_SIZE};
 
 /// The number of tiles of a panel.
@@ -46,14 +46,22 @@ static TABLES: [[u16; TABLE_LEN]; BlockType::ALL.len()] = {
     tables
 };
 
-/// The levels of a step, each stored in `BITS` bits.
-#[derive(Clone, Copy)]
-struct Levels<'a, const BITS: usize> {
-    /// The lines of the step, without its heads.
-    lines: &'a [Line],
-    /// The levels of which the lines have the indices; `None` if the lines have the levels.
-    table: Option<&'a [f32; TABLE_LEVELS]>,
-}
+/// The levels of types with a table.
+static INTEGERS: [[i8; TABLE_LEVELS]; BlockType::ALL.len()] = {
+    let mut tables = [[0; TABLE_LEVELS]; BlockType::ALL.len()];
+    let mut kind = 0;
+    while kind < tables.len() {
+        if let Some(levels) = BlockType::ALL[kind].table() {
+            let mut i = 0;
+            while i < TABLE_LEVELS {
+                tables[kind][i] = levels[i] as i8;
+                i += 1;
+            }
+        }
+        kind += 1;
+    }
+    tables
+};
 
 /// Returns the number of lines of heads before the first step of a panel.
 pub(super) fn num_head_lines(kind: BlockType, num_inputs: usize) -> usize {
@@ -131,7 +139,7 @@ pub(super) fn copy_row(kind: BlockType, (heads, steps): (&[Line], &[Line]), outp
     for (idx, (step, row)) in steps.chunks_exact(step_lines(kind)).zip(row.chunks_mut(GROUP)).enumerate() {
         let (numbers, levels) = step.split_at(num_number_lines(kind));
         let mut head = [0.0; 2];
-        for (to, line) in head.iter_mut().zip(head_of(kind, (heads, idx), numbers)) {
+        for (to, line) in head.iter_mut().zip(self::head(kind, heads, (idx, step))) {
             *to = f16::from_bits(number(line)).to_f32();
         }
         let steps = kind.factors(number(&numbers[0])).map(|factors| kind.step(head, factors));
@@ -187,30 +195,6 @@ pub(super) fn levels(kind: BlockType, step: &[Line]) -> &[Line] {
     &step[num_number_lines(kind)..]
 }
 
-/// Returns the scales of a tile's outputs in the step `idx` of a panel.
-#[inline(always)]
-pub(super) fn scales<S: Simd>(
-    simd: S,
-    kind: BlockType,
-    heads: (&[Line], usize),
-    step: &[Line],
-    tile: usize,
-) -> Scales<S::Vector> {
-    let numbers = &step[..num_number_lines(kind)];
-    steps(simd, kind, (head_of(kind, heads, numbers), &numbers[0]), tile)
-}
-
-/// Returns the level of one input for the outputs of a tile.
-#[inline(always)]
-pub(super) fn level<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], usize), input: usize) -> S::Vector {
-    match kind.level_bits() {
-        4 => Levels::<4>::new(lines, kind.table()).level(simd, tile, input),
-        5 => Levels::<5>::new(lines, None).level(simd, tile, input),
-        6 => Levels::<6>::new(lines, None).level(simd, tile, input),
-        _ => Levels::<8>::new(lines, None).level(simd, tile, input),
-    }
-}
-
 /// Returns the levels of the inputs `2 * pair` and `2 * pair + 1` as bf16, less the level that stands for 0.
 #[inline(always)]
 pub(super) fn pairs<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
@@ -225,44 +209,51 @@ pub(super) fn pairs<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], 
     simd.look_up((low, shift), high, &TABLES[kind as usize])
 }
 
+/// Returns the levels of the inputs `2 * pair` and `2 * pair + 1` as 16-bit integers.
+#[inline(always)]
+pub(super) fn integers<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
+    let bits = kind.level_bits();
+    let low_bits = if bits == 8 { 8 } else { 4 };
+    let Places { low, high } = Places::of(bits, tile, 2 * pair);
+    let low = half_bits(lines, low, low_bits);
+    if kind.table().is_some() {
+        return simd.look_up_integers(low, &INTEGERS[kind as usize]);
+    }
+    let high = match high {
+        Some(high) => Some(half_bits(lines, high, bits - low_bits)),
+        None => None,
+    };
+    simd.whole_numbers(low, high)
+}
+
+/// Returns bits of the words of a line; a place is a line and the lowest of the bits.
+#[inline(always)]
+fn half_bits(lines: &[Line], (line, shift): (usize, usize), num_bits: usize) -> HalfBits<'_> {
+    HalfBits { words: &lines[line].0, shift, num_bits }
+}
+
 /// Returns the lines of the head of a block that has the step `idx` of a panel.
 #[inline(always)]
-fn head_of<'a>(kind: BlockType, (heads, idx): (&'a [Line], usize), numbers: &'a [Line]) -> &'a [Line] {
+pub(super) fn head<'a>(kind: BlockType, heads: &'a [Line], (idx, step): (usize, &'a [Line])) -> &'a [Line] {
     if !kind.has_factors() {
-        return numbers;
+        return &step[..head_lines(kind)];
     }
     &heads[idx / (kind.block_len() / GROUP) * head_lines(kind)..][..head_lines(kind)]
 }
 
-impl<'a, const BITS: usize> Levels<'a, BITS> {
-    #[inline(always)]
-    fn new(lines: &'a [Line], table: Option<&'a [f32; TABLE_LEVELS]>) -> Self {
-        Self { lines, table }
-    }
-
-    /// Returns the levels of one input for the outputs of a tile.
-    #[inline(always)]
-    fn level<S: Simd>(self, simd: S, tile: usize, input: usize) -> S::Vector {
-        let Places { low: (line, shift), high } = Places::of(BITS, tile, input);
-        if let Some(table) = self.table {
-            return simd.look_up_floats(&self.lines[line].0, shift, table);
-        }
-        let levels = simd.bits(&self.lines[line].0, shift, if BITS == 8 { 8 } else { 4 });
-        let Some((line, shift)) = high else { return levels };
-        let upper = simd.bits(&self.lines[line].0, shift, BITS - 4);
-        simd.mul_add(upper, simd.splat(16.0), levels)
-    }
-}
-
-/// Returns the steps of a tile's outputs in a group; see [`BlockType::step`].
+/// Returns the scales of a tile's outputs in a step; see [`BlockType::step`].
 #[inline(always)]
-fn steps<S: Simd>(simd: S, kind: BlockType, (head, factors): (&[Line], &Line), tile: usize) -> Scales<S::Vector> {
+pub(super) fn scales<S: Simd>(
+    simd: S,
+    kind: BlockType,
+    (head, step): (&[Line], &[Line]),
+    tile: usize,
+) -> Scales<S::Vector> {
+    let factors = &step[0];
     let scale = simd.widen_f16(&halves(&head[0], tile));
     let first_bit = 16 * tile;
     match kind {
-        BlockType::IQ4_NL | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 => {
-            [(scale, simd.mul(scale, simd.splat(-kind.zero_level()))); 2]
-        }
+        BlockType::IQ4_NL | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 => [(scale, simd.splat(0.0)); 2],
         BlockType::Q4_1 | BlockType::Q5_1 => [(scale, simd.widen_f16(&halves(&head[1], tile))); 2],
         BlockType::Q4_K | BlockType::Q5_K => {
             let least = simd.mul(simd.widen_f16(&halves(&head[1], tile)), simd.bits(&factors.0, first_bit + 8, 8));
@@ -278,11 +269,10 @@ fn steps<S: Simd>(simd: S, kind: BlockType, (head, factors): (&[Line], &Line), t
             steps
         }
         BlockType::IQ4_XS | BlockType::Q3_K | BlockType::Q6_K => {
-            let mut steps = [(scale, scale); 2];
-            for (half, (scale, least)) in steps.iter_mut().enumerate() {
+            let mut steps = [(scale, simd.splat(0.0)); 2];
+            for (half, (scale, _)) in steps.iter_mut().enumerate() {
                 let factor = simd.bits(&factors.0, first_bit + 8 * half, 8);
                 *scale = simd.mul(*scale, simd.sub(factor, simd.splat(ZERO_FACTOR)));
-                *least = simd.mul(*scale, simd.splat(-kind.zero_level()));
             }
             steps
         }

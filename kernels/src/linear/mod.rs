@@ -18,6 +18,7 @@ mod group_tile;
 mod int4;
 mod level_dots;
 mod level_row;
+mod level_sums;
 mod level_tile;
 mod levels;
 mod multiply;

@@ -1,7 +1,7 @@
 //! The layout of MXFP4 weights in cache lines, and their conversion to bf16, which is exact. `numbers::mxfp4` defines
 //! the format.
 //!
-//! Entry points: [`pack`], [`copy_row`], and [`pairs`] and [`doubled`] for products.
+//! Entry points: [`pack`], [`copy_row`], and [`pairs`] and [`integers`] for products.
 //!
 //! A step has 32 inputs, which are a block, and 32 outputs. It is stored as a line of 16 words for the scales, then
 //! lines for the floats, `[2 tiles][4][16 outputs]`. Word i of the scales has two bf16 numbers: half of the scale of
@@ -12,7 +12,7 @@ use half::bf16;
 use numbers::mxfp4::{self, BLOCK};
 
 use super::narrow::{TABLE_LEN, position};
-use crate::isa::{LANES, Simd};
+use crate::isa::{HalfBits, LANES, Simd};
 use crate::lines::{Line, TILE_SIZE};
 
 /// The number of lines of floats of a tile.
@@ -25,23 +25,24 @@ pub(super) const MXFP4_STEP_LINES: usize = 1 + 2 * TILE_LINES;
 const DOUBLED: u32 = 0xc864_3210;
 
 /// Twice each float.
-static FLOATS: [f32; 16] = {
-    let mut floats = [0.0; 16];
+static FLOATS: [i8; 16] = {
+    let mut floats = [0; 16];
     let mut i = 0;
     while i < 8 {
-        let magnitude = (DOUBLED >> (4 * i) & 15) as f32;
+        let magnitude = (DOUBLED >> (4 * i) & 15) as i8;
         (floats[i], floats[8 + i]) = (magnitude, -magnitude);
         i += 1;
     }
     floats
 };
 
-/// [`FLOATS`] as bf16. The table repeats them up to its length.
+/// [`FLOATS`] as bf16, with a sign for 0 too. The table repeats them up to its length.
 static TABLE: [u16; TABLE_LEN] = {
     let mut table = [0; TABLE_LEN];
     let mut i = 0;
     while i < TABLE_LEN {
-        table[i] = (FLOATS[i % 16].to_bits() >> 16) as u16;
+        let magnitude = FLOATS[i % 8] as f32;
+        table[i] = (magnitude.to_bits() >> 16) as u16 | (i as u16 % 16 / 8) << 15;
         i += 1;
     }
     table
@@ -81,15 +82,21 @@ pub(super) fn copy_row(steps: &[Line], output: usize, row: &mut [f32]) {
 /// Returns twice the floats of the inputs `2 * pair` and `2 * pair + 1`, as bf16, from the lines without scales.
 #[inline(always)]
 pub(super) fn pairs<S: Simd>(simd: S, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
-    let (line, input) = (&lines[tile * TILE_LINES + 2 * pair / WORD_FLOATS].0, 2 * pair % WORD_FLOATS);
-    simd.look_up((line, position(input, 4)), None, &TABLE)
+    let HalfBits { words, shift, .. } = bits((lines, tile), pair);
+    simd.look_up((words, shift), None, &TABLE)
 }
 
-/// Returns twice the float of one input for the outputs of a tile, from the lines without scales.
+/// Returns the same numbers as 16-bit integers.
 #[inline(always)]
-pub(super) fn doubled<S: Simd>(simd: S, (lines, tile): (&[Line], usize), input: usize) -> S::Vector {
-    let (line, input) = (&lines[tile * TILE_LINES + input / WORD_FLOATS].0, input % WORD_FLOATS);
-    simd.look_up_signed_floats(line, position(input, 4), &FLOATS)
+pub(super) fn integers<S: Simd>(simd: S, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
+    simd.look_up_integers(bits((lines, tile), pair), &FLOATS)
+}
+
+/// Returns the bits of the inputs `2 * pair` and `2 * pair + 1`.
+#[inline(always)]
+fn bits((lines, tile): (&[Line], usize), pair: usize) -> HalfBits<'_> {
+    let (line, input) = (&lines[tile * TILE_LINES + 2 * pair / WORD_FLOATS], 2 * pair % WORD_FLOATS);
+    HalfBits { words: &line.0, shift: position(input, 4), num_bits: 4 }
 }
 
 /// Returns half of the scale of each output of a tile.

@@ -68,19 +68,18 @@ impl Narrow {
         if matches!(self, Self::Blocks(BlockType::Q2_K | BlockType::Q3_K | BlockType::Q6_K)) { 2 } else { 1 }
     }
 
-    /// True if products need the sums of x: for the least numbers or, where levels are multiplied as f32, for the
-    /// level that stands for 0, if there is such a level.
+    /// True if weights have least numbers, which are multiplied by the sums of x.
     #[inline(always)]
-    pub(super) fn takes_sums(self, has_pairs: bool) -> bool {
-        matches!(self, Self::Blocks(kind) if kind.has_least() || (!has_pairs && kind.zero_level() > 0.0))
+    pub(super) fn has_least(self) -> bool {
+        matches!(self, Self::Blocks(kind) if kind.has_least())
     }
 
-    /// Returns the level of one input for the outputs of a tile as f32; of MXFP4, twice the float.
+    /// The level among [`Narrow::integers`] that stands for 0.
     #[inline(always)]
-    pub(super) fn level<S: Simd>(self, simd: S, (lines, tile): (&[Line], usize), input: usize) -> S::Vector {
+    pub(super) fn zero_level(self) -> i32 {
         match self {
-            Self::Mxfp4 => mxfp4::doubled(simd, (lines, tile), input),
-            Self::Blocks(kind) => levels::level(simd, kind, (lines, tile), input),
+            Self::Mxfp4 => 0,
+            Self::Blocks(kind) => kind.zero_level() as i32,
         }
     }
 
@@ -94,6 +93,16 @@ impl Narrow {
         }
     }
 
+    /// Returns the levels of the inputs `2 * pair` and `2 * pair + 1` for the outputs of a tile as 16-bit integers, two
+    /// in each word; of MXFP4, twice the floats.
+    #[inline(always)]
+    pub(super) fn integers<S: Simd>(self, simd: S, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
+        match self {
+            Self::Mxfp4 => mxfp4::integers(simd, (lines, tile), pair),
+            Self::Blocks(kind) => levels::integers(simd, kind, (lines, tile), pair),
+        }
+    }
+
     /// Returns the lines of a step that hold levels.
     #[inline(always)]
     pub(super) fn levels(self, step: &[Line]) -> &[Line] {
@@ -103,18 +112,21 @@ impl Narrow {
         }
     }
 
-    /// Returns the scales of a tile's outputs in the step `idx` of a panel.
+    /// Returns the lines with the heads of the step `idx` of a panel, or with its scales.
     #[inline(always)]
-    pub(super) fn scales<S: Simd>(
-        self,
-        simd: S,
-        heads: (&[Line], usize),
-        step: &[Line],
-        tile: usize,
-    ) -> Scales<S::Vector> {
+    pub(super) fn head<'a>(self, heads: &'a [Line], (idx, step): (usize, &'a [Line])) -> &'a [Line] {
         match self {
-            Self::Mxfp4 => [(simd.widen_bf16_pairs(simd.load_words(&step[0].0))[tile], simd.splat(0.0)); 2],
-            Self::Blocks(kind) => levels::scales(simd, kind, heads, step, tile),
+            Self::Mxfp4 => &step[..1],
+            Self::Blocks(kind) => levels::head(kind, heads, (idx, step)),
+        }
+    }
+
+    /// Returns the scales of a tile's outputs in a step.
+    #[inline(always)]
+    pub(super) fn scales<S: Simd>(self, simd: S, (head, step): (&[Line], &[Line]), tile: usize) -> Scales<S::Vector> {
+        match self {
+            Self::Mxfp4 => [(simd.widen_bf16_pairs(simd.load_words(&head[0].0))[tile], simd.splat(0.0)); 2],
+            Self::Blocks(kind) => levels::scales(simd, kind, (head, step), tile),
         }
     }
 

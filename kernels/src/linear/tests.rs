@@ -320,13 +320,13 @@ fn threads_do_not_change_a_bit() {
 
 #[test]
 fn fused_instruction_sets_agree_bit_for_bit() {
-    // For bf16 weights, the test leaves out instruction sets that round x to bf16. AMX multiplies f32 and f16 weights
+    // For bf16 and MXFP4 weights, the test leaves out instruction sets that round x to bf16. AMX multiplies f32 and f16 weights
     // with AVX-512.
     let fused: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
     let (rows, outputs, inputs) = (17, 130, 600);
     let x = numbers(rows * inputs, 10);
-    for dtype in FLOATS {
-        let rounds = |isa: &&Isa| as_multiplied(**isa, dtype, 1.0 + f32::EPSILON) == 1.0;
+    for dtype in FLOATS.into_iter().chain([WeightType::Mxfp4]) {
+        let rounds = |isa: &&Isa| isa.rounds_to_bf16() && matches!(dtype, WeightType::Bf16 | WeightType::Mxfp4);
         let results = fused.iter().filter(|isa| !rounds(isa)).map(|isa| {
             let weight = pack(*isa, dtype, [outputs, inputs], &numbers(outputs * inputs, 11));
             let mut y = vec![0.0; rows * outputs];
@@ -348,6 +348,17 @@ fn in_mxfp4(values: &[f32], inputs: usize) -> Vec<f32> {
     rounded.collect()
 }
 
+/// Returns a group of x as it is multiplied with levels: rounded to bf16, or to multiples of the power of two that
+/// makes the largest magnitude 16 bits with its sign.
+fn group_by_levels(isa: Isa, group: &[f32]) -> Vec<f64> {
+    if isa.rounds_to_bf16() {
+        return group.iter().map(|value| f64::from(bf16::from_f32(*value).to_f32())).collect();
+    }
+    let largest = group.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
+    let unit = f64::from(largest).log2().floor().exp2() / 16384.0;
+    group.iter().map(|value| (f64::from(*value) / unit).round_ties_even().min(32767.0) * unit).collect()
+}
+
 /// Checks three rows of a product of levels: against f64 with the exact weights `[outputs, inputs]`, and against the
 /// product of the row alone.
 pub(super) fn check_levels(
@@ -362,12 +373,10 @@ pub(super) fn check_levels(
         let mut alone = vec![f32::NAN; outputs];
         linear_on(isa, x, weight, bias, &mut alone);
         assert!(y == alone, "{isa}, row {row} of [{outputs}, {inputs}] differs from the row alone");
+        let x: Vec<f64> = x.chunks(32).flat_map(|group| group_by_levels(isa, group)).collect();
         for (output, (y, weights)) in y.iter().zip(exact.chunks(inputs)).enumerate() {
             let bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
-            let products = x
-                .iter()
-                .zip(weights)
-                .map(|(x, weight)| f64::from(as_multiplied(isa, WeightType::Bf16, *x)) * f64::from(*weight));
+            let products = x.iter().zip(weights).map(|(x, weight)| x * f64::from(*weight));
             let (sum, magnitude) = products
                 .fold((bias, bias.abs()), |(sum, magnitude), product| (sum + product, magnitude + product.abs()));
             let error = (f64::from(*y) - sum).abs();
@@ -412,6 +421,35 @@ fn check_mxfp4([rows, outputs, inputs]: [usize; 3], has_bias: bool) {
             let mut row = vec![f32::NAN; inputs];
             weight.copy_row(output, &mut row);
             assert_eq!(row, exact, "{isa}, output {output}");
+        }
+    }
+}
+
+#[test]
+fn any_size_of_x_multiplies_mxfp4() {
+    let (outputs, inputs) = (33, 70);
+    let exact = in_mxfp4(&numbers(outputs * inputs, 44), inputs);
+    for isa in Isa::available() {
+        let weight = pack(isa, WeightType::Mxfp4, [outputs, inputs], &exact);
+        for rows in [1, 3] {
+            for size in [1e-30, 1e-15, 1e30] {
+                let x: Vec<f32> = numbers(rows * inputs, 45).into_iter().map(|value| value * size).collect();
+                let mut y = vec![f32::NAN; rows * outputs];
+                linear_on(isa, &x, &weight, None, &mut y);
+                check_levels(isa, (&weight, &exact), (&x, None), &y);
+            }
+            // A number that is not finite makes all outputs of its row NaN or infinite, and no others.
+            for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = numbers(rows * inputs, 46);
+                x[(rows - 1) * inputs + 40] = wrong;
+                let mut y = vec![f32::NAN; rows * outputs];
+                linear_on(isa, &x, &weight, None, &mut y);
+                let (right, wrong) = y.split_at((rows - 1) * outputs);
+                assert!(right.iter().all(|value| value.is_finite()), "{isa}");
+                let is_zero = |output: &usize| exact[output * inputs + 40] == 0.0;
+                let mut wrong = wrong.iter().enumerate();
+                assert!(wrong.all(|(output, value)| !value.is_finite() || is_zero(&output)), "{isa}");
+            }
         }
     }
 }

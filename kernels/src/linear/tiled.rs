@@ -1,4 +1,4 @@
-//! Linear layers as products of blocks: up to 32 rows of x, as bf16, int8 or f32, times panels of 32 outputs.
+//! Linear layers as products of blocks: up to 32 rows of x, as bf16 or integers, times panels of 32 outputs.
 //!
 //! Entry points: [`linear`], [`gated_mlp`]. If there are several blocks, the inputs are divided into passes. What a
 //! pass reads of x stays in the second-level cache, and the sums are kept from pass to pass. If there are many blocks,
@@ -134,7 +134,7 @@ pub(super) fn gated_mlp(
     let cut = Cut::new((isa, num_rows), [gate, up], outputs);
     let blocks = Blocks::new(isa, gate.format(), (x, inputs), cut.is_small);
     let (weights, finish) = ([gate, up], Finish::Gate(activation));
-    let between = if isa.rounds_to_bf16() && down.format().takes_floats() && !down.format().takes_sums(isa) {
+    let between = if down.format().takes_bf16(isa) && !down.format().takes_groups(isa) {
         // The outputs of a panel are the inputs of one step.
         let mut between = Blocks::unwritten((Format::Bf16, 1), num_rows, outputs);
         let block_rows = between.block_rows();

@@ -69,18 +69,20 @@ impl Format {
         }
     }
 
-    /// True if x is multiplied as floats, and false if it is quantized to int8. The floats are bf16 if the instruction
-    /// set multiplies pairs of bf16, otherwise f32.
-    pub(super) fn takes_floats(self) -> bool {
-        matches!(self, Self::Bf16 | Self::Narrow(_))
+    /// True if x is multiplied as bf16.
+    pub(super) fn takes_bf16(self, isa: Isa) -> bool {
+        match self {
+            Self::Bf16 => true,
+            Self::Narrow(_) => isa.rounds_to_bf16(),
+            Self::Int8 | Self::Int4 => false,
+        }
     }
 
     /// The number of lines of a row of x in a step.
     pub(super) fn num_parts(self, isa: Isa) -> usize {
         match self {
-            Self::Bf16 | Self::Int4 => 1,
+            Self::Bf16 | Self::Int4 | Self::Narrow(_) => 1,
             Self::Int8 => isa.dot_parts(),
-            Self::Narrow(_) => 2 - usize::from(isa.rounds_to_bf16()),
         }
     }
 
@@ -92,9 +94,9 @@ impl Format {
         }
     }
 
-    /// True if products with the weights need the sums of x.
-    pub(super) fn takes_sums(self, isa: Isa) -> bool {
-        matches!(self, Self::Narrow(narrow) if narrow.takes_sums(isa.rounds_to_bf16()))
+    /// True if products with the weights need the scales or the sums of each group of x.
+    pub(super) fn takes_groups(self, isa: Isa) -> bool {
+        matches!(self, Self::Narrow(narrow) if narrow.has_least() || !self.takes_bf16(isa))
     }
 
     fn num_steps(self, num_inputs: usize) -> usize {

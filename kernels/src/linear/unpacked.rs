@@ -1,9 +1,9 @@
 //! Steps of narrow weights, unpacked for products with several rows: scales, then levels.
 //!
 //! Entry points: [`unpack`] writes steps, [`UnpackedSteps`] reads them; [`unpack_mxfp4`] writes weights. A step is
-//! `[2 tiles][2 halves][scales, least numbers][16 outputs]` of f32, then `[2 tiles][16 pairs][parts][16 outputs]` of
-//! levels. If the instruction set multiplies pairs of bf16, a pair of inputs has one part, a word with both levels;
-//! otherwise it has two, each a level as f32.
+//! `[2 tiles][2 halves][scales, least numbers][16 outputs]` of f32, then `[2 tiles][16 pairs][16 outputs]` of levels. A
+//! word has the two levels of a pair of inputs: as bf16 if the instruction set multiplies pairs of these, otherwise as
+//! 16-bit integers.
 
 use std::slice::ChunksExact;
 
@@ -18,20 +18,13 @@ pub(super) const PAIRS: usize = TILE_SIZE;
 /// The number of lines of scales in a step.
 const SCALE_LINES: usize = TILES * 4;
 
-/// The number of parts of a pair of inputs.
-pub(super) const fn num_parts<S: Simd>() -> usize {
-    if S::HAS_PAIRS { 1 } else { 2 }
-}
-
 /// The number of lines of an unpacked step.
-pub(super) const fn unpacked_lines<S: Simd>() -> usize {
-    SCALE_LINES + STEP_LINES * num_parts::<S>()
-}
+pub(super) const UNPACKED_LINES: usize = SCALE_LINES + STEP_LINES;
 
 /// Unpacks steps to scales and levels in `scratch`.
 #[inline(always)]
 pub(super) fn unpack<S: Simd>(simd: S, from: Narrow, steps: Steps<'_>, scratch: &mut Vec<Line>) {
-    scratch.resize(steps.lines.len() / from.step_lines() * unpacked_lines::<S>(), Line([0; LANES]));
+    scratch.resize(steps.lines.len() / from.step_lines() * UNPACKED_LINES, Line([0; LANES]));
     of_format(simd, from, Unpack { steps, to: scratch });
 }
 
@@ -45,8 +38,8 @@ pub(super) fn unpack_mxfp4<S: Simd>(simd: S, steps: Steps<'_>, scratch: &mut Vec
 
 /// Returns the steps in `lines`.
 #[inline(always)]
-pub(super) fn steps<S: Simd>(_simd: S, lines: &[Line]) -> UnpackedSteps<'_> {
-    UnpackedSteps(lines.chunks_exact(unpacked_lines::<S>()))
+pub(super) fn steps(lines: &[Line]) -> UnpackedSteps<'_> {
+    UnpackedSteps(lines.chunks_exact(UNPACKED_LINES))
 }
 
 /// An iterator over unpacked steps.
@@ -56,7 +49,7 @@ pub(super) struct UnpackedSteps<'a>(ChunksExact<'a, Line>);
 #[derive(Clone, Copy)]
 pub(super) struct UnpackedStep<'a> {
     scales: &'a [Line],
-    /// `[2 tiles][16 pairs][parts]`
+    /// `[2 tiles][16 pairs]`
     pub(super) levels: &'a [Line],
 }
 
@@ -88,24 +81,24 @@ impl OfFormat for Unpack<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S, from: Narrow) {
         let Self { steps: Steps { heads, first, lines }, to } = self;
-        let unpacked = lines.chunks_exact(from.step_lines()).zip(to.chunks_exact_mut(unpacked_lines::<S>()));
+        let unpacked = lines.chunks_exact(from.step_lines()).zip(to.chunks_exact_mut(UNPACKED_LINES));
         for (idx, (step, to)) in unpacked.enumerate() {
             let (numbers, to) = to.split_at_mut(SCALE_LINES);
             for tile in 0..TILES {
-                let (levels, scales) = (from.levels(step), from.scales(simd, (heads, first + idx), step, tile));
+                let head = from.head(heads, (first + idx, step));
+                let (levels, scales) = (from.levels(step), from.scales(simd, (head, step), tile));
                 let numbers = &mut numbers[4 * tile..][..4];
                 for (half, (scale, least)) in scales.into_iter().enumerate() {
                     set_floats(simd, scale, &mut numbers[2 * half]);
                     set_floats(simd, least, &mut numbers[2 * half + 1]);
                 }
-                let num_parts = num_parts::<S>();
-                let to = &mut to[tile * PAIRS * num_parts..][..PAIRS * num_parts];
-                for (idx, to) in to.iter_mut().enumerate() {
-                    if S::HAS_PAIRS {
-                        simd.store_words(from.pairs(simd, (levels, tile), idx), &mut to.0);
+                for (pair, to) in to[tile * PAIRS..][..PAIRS].iter_mut().enumerate() {
+                    let levels = if S::HAS_PAIRS {
+                        from.pairs(simd, (levels, tile), pair)
                     } else {
-                        set_floats(simd, from.level(simd, (levels, tile), idx), to);
-                    }
+                        from.integers(simd, (levels, tile), pair)
+                    };
+                    simd.store_words(levels, &mut to.0);
                 }
             }
         }
@@ -127,12 +120,12 @@ impl Kernel for UnpackMxfp4<'_> {
         for (idx, (step, to)) in unpacked.enumerate() {
             let levels = from.levels(step);
             for (tile, to) in to.chunks_exact_mut(PAIRS).enumerate() {
-                let scales = from.scales(simd, (heads, first + idx), step, tile);
+                let scales = from.scales(simd, (from.head(heads, (first + idx, step)), step), tile);
                 for (pair, to) in to.iter_mut().enumerate() {
                     let (scale, _) = scales[2 * pair / PAIRS];
-                    let even = simd.mul(from.level(simd, (levels, tile), 2 * pair), scale);
-                    let odd = simd.mul(from.level(simd, (levels, tile), 2 * pair + 1), scale);
-                    simd.store_words(simd.pair_floats(even, odd), &mut to.0);
+                    let [even, odd] = simd.widen_bf16_pairs(from.pairs(simd, (levels, tile), pair));
+                    let weights = simd.pair_floats(simd.mul(even, scale), simd.mul(odd, scale));
+                    simd.store_words(weights, &mut to.0);
                 }
             }
         }
@@ -148,6 +141,6 @@ fn set_floats<S: Simd>(simd: S, vector: S::Vector, line: &mut Line) {
 
 /// Returns the numbers of a line.
 #[inline(always)]
-pub(super) fn floats<S: Simd>(simd: S, line: &Line) -> S::Vector {
+fn floats<S: Simd>(simd: S, line: &Line) -> S::Vector {
     simd.load(&line.0.map(f32::from_bits))
 }
