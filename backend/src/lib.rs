@@ -21,7 +21,7 @@ mod pending;
 mod processors;
 mod ranks;
 
-use model::graph::StateBytes;
+use model::graph::{Graph, StateBytes, WeightSpec};
 
 pub use batch::{
     Batch, BatchRow, CachedTokens, PromptTargets, PromptToken, RowSampler, SAMPLED_TOKEN, SampledRow, SampledToken,
@@ -53,9 +53,8 @@ pub trait Backend: Send {
     /// Returns the bytes of the states that one rank keeps between steps.
     fn state_bytes(&self) -> StateBytes;
 
-    /// Returns the bytes of one rank's weights as this backend stores them; `None` if their size follows from the types
-    /// in the model's graphs.
-    fn weights_bytes(&self) -> Option<u64> {
+    /// Returns the bytes of one rank's weights as this backend stores them; `None` if it stores none.
+    fn weight_bytes(&self) -> Option<WeightBytes> {
         None
     }
 
@@ -100,6 +99,23 @@ pub trait Backend: Send {
     /// When the device fails, here or in the returned future. The state of the rows of this step, and of all steps
     /// started after it, is then unknown.
     fn launch(&mut self, batch: &Batch) -> Result<PendingStep, BackendError>;
+}
+
+/// The bytes of one rank's weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WeightBytes {
+    /// Those of all weights.
+    pub all: u64,
+    /// Those that linear layers multiply for one row and, of the experts, those that the row chooses, as if the rank
+    /// had all of them.
+    pub of_row: u64,
+}
+
+impl WeightBytes {
+    /// Adds up the `size` of weights, given all weights of the `graphs`.
+    pub fn of(graphs: [&Graph; 2], all: u64, size: impl Fn(&WeightSpec) -> u64) -> Self {
+        Self { all, of_row: graphs.map(|graph| graph.sum_of_multiplied(&size)).into_iter().sum() }
+    }
 }
 
 /// The position of a device among all devices that share a model.

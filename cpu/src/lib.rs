@@ -35,7 +35,7 @@ mod threefry;
 
 use backend::{
     Backend, BackendError, Batch, DevicePlace, Membership, MemoryPlan, ModelGraphs, PendingStep, Processors, Progress,
-    PromptToken, SampledToken, StateLayout, StepOutput, computed,
+    PromptToken, SampledToken, StateLayout, StepOutput, WeightBytes, computed,
 };
 use candle_core::Tensor;
 use kernels::attention::KvType;
@@ -90,7 +90,7 @@ pub struct CpuBackend {
     logits: Program,
     targets: Targets,
     kv_type: KvType,
-    weights_bytes: u64,
+    weight_bytes: WeightBytes,
     /// The hash of the graphs.
     fingerprint: Fingerprint,
     state: Option<State>,
@@ -115,11 +115,12 @@ impl CpuBackend {
         let ModelGraphs { decoder, logits } = graphs;
         let graphs = [decoder, logits];
         let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), progress))?;
-        let weights_bytes = weights.values().map(Weight::size_bytes).sum();
+        let all = weights.values().map(Weight::size_bytes).sum();
+        let weight_bytes = WeightBytes::of(graphs.map(AsRef::as_ref), all, |spec| weights[&spec.name].size_bytes());
         let [decoder, logits] = graphs.map(|graph| Program::new(graph, &weights));
         let text = format!("{}{}", decoder.graph(), logits.graph());
         let fingerprint = Fingerprint::default().bytes(text.as_bytes());
-        Ok(Self { membership, threads, decoder, logits, targets, kv_type, weights_bytes, fingerprint, state: None })
+        Ok(Self { membership, threads, decoder, logits, targets, kv_type, weight_bytes, fingerprint, state: None })
     }
 }
 
@@ -128,8 +129,8 @@ impl Backend for CpuBackend {
         bytes_of_states(self.decoder.graph(), self.kv_type)
     }
 
-    fn weights_bytes(&self) -> Option<u64> {
-        Some(self.weights_bytes)
+    fn weight_bytes(&self) -> Option<WeightBytes> {
+        Some(self.weight_bytes)
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {
@@ -162,7 +163,7 @@ impl Backend for CpuBackend {
 impl CpuBackend {
     fn run(&self, batch: &Batch) -> Result<StepOutput, CpuError> {
         let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
-        self.threads.step(self.weights_bytes, || {
+        self.threads.step(self.weight_bytes.all, || {
             state.begin(batch);
             let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
             let prompt_tokens = self.prompt_tokens(batch, state, &hidden)?;

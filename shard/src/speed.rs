@@ -124,20 +124,18 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     let _ = writeln!(text, "{weights_gb:.2} GB of weights as {stored}; memory reads {bandwidth:.1} GB/s");
     let seconds = prefills(&mut engine, args, &sequences)?;
     let tokens = f64::from(args.prompt_tokens);
-    let Work { per_token, per_logits, has_experts } = engine.work();
+    let Work { per_token, per_logits, has_experts, read_bytes } = engine.work();
     let multiply_adds = tokens * per_token as f64 + per_logits as f64;
     let share = 100.0 * multiply_adds / median(&seconds) / peak;
     let (rates_of_prompts, peak) = (rates(&seconds, tokens), 2e-9 * peak);
     let _ =
         writeln!(text, "prefill {tokens:<4} {rates_of_prompts}, linear layers at {share:.0} % of {peak:.0} GFLOP/s");
-    // Embeddings, and the experts that a row does not choose, are not multiplied.
-    let share_read = ((per_token + per_logits) as f64 / engine.info().num_parameters as f64).min(1.0);
     for num_rows in &args.rows {
         let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
         let seconds = decodes(&mut engine, args, sequences)?;
         // On average, the contexts of a step contain about half of the tokens to generate.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
-        let read_gb = share_read * weights_gb + num_tokens * kv_bytes_per_token / 1e9;
+        let read_gb = (read_bytes as f64 + num_tokens * kv_bytes_per_token) / 1e9;
         let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(machine.bandwidth());
         let _ = write!(text, "decode  {num_rows:<4} {}", rates(&seconds, f64::from(*num_rows)));
         if *num_rows == 1 || !has_experts {

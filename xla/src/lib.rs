@@ -36,9 +36,9 @@ use std::path::PathBuf;
 
 use backend::{
     Backend, BackendError, Batch, DevicePlace, LocalRanks, Membership, MemoryPlan, ModelGraphs, PendingStep, Progress,
-    StateLayout,
+    StateLayout, WeightBytes,
 };
-use model::graph::StateBytes;
+use model::graph::{StateBytes, WeightSpec};
 use model::weights::Checkpoint;
 use pjrt::Client;
 
@@ -151,8 +151,9 @@ impl Backend for XlaBackend {
         self.platform.form.state_bytes(&self.graphs)
     }
 
-    fn weights_bytes(&self) -> Option<u64> {
-        Some(self.graphs.weights_bytes())
+    fn weight_bytes(&self) -> Option<WeightBytes> {
+        let ModelGraphs { decoder, logits } = &self.graphs;
+        Some(WeightBytes::of([decoder, logits], self.graphs.weights_bytes(), WeightSpec::local_bytes))
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {

@@ -219,11 +219,8 @@ pub(super) fn integers<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line
     if kind.table().is_some() {
         return simd.look_up_integers(low, &INTEGERS[kind as usize]);
     }
-    let high = match high {
-        Some(high) => Some(half_bits(lines, high, bits - low_bits)),
-        None => None,
-    };
-    simd.whole_numbers(low, high)
+    let Some(high) = high else { return simd.whole_numbers(low, None) };
+    simd.whole_numbers(low, Some(half_bits(lines, high, bits - low_bits)))
 }
 
 /// Returns bits of the words of a line; a place is a line and the lowest of the bits.

@@ -1,28 +1,34 @@
-//! Counts the multiply-adds of a graph's linear layers and experts.
+//! Counts the multiply-adds of a graph's linear layers and experts, and the bytes that they read.
 //!
-//! Entry point: [`Graph::multiply_adds`].
+//! Entry points: [`Graph::multiply_adds`], [`Graph::sum_of_multiplied`].
 
-use super::{Graph, Op, Value};
+use super::{Graph, Op, Value, WeightSpec};
 
 impl Graph {
     /// Returns the multiply-adds, for each token or row that the graph is run for, of one rank's linear layers and of
     /// the experts that the token chooses, as if the rank had all of them. Other operations are not counted; the work
     /// of attention depends on the length of the context.
     pub fn multiply_adds(&self) -> u64 {
-        let shape_of = |value: &Value| match &self.node(*value).op {
-            Op::Weight(spec) => spec.local_shape(),
-            _ => vec![0],
+        self.sum_of_multiplied(|weight| weight.local_shape().iter().product::<usize>() as u64)
+    }
+
+    /// Adds up the sizes of one rank's weights that linear layers multiply and, of the experts that a token can choose,
+    /// the share that it chooses.
+    pub fn sum_of_multiplied(&self, size: impl Fn(&WeightSpec) -> u64) -> u64 {
+        let weight_of = |value: &Value| match &self.node(*value).op {
+            Op::Weight(spec) => Some(spec),
+            _ => None,
         };
         let of_nodes = self.nodes().iter().map(|node| match (&node.op, node.operands.as_slice()) {
-            (Op::Linear, [_, weight, ..]) => shape_of(weight).iter().product(),
+            (Op::Linear, [_, weight, ..]) => weight_of(weight).map_or(0, &size),
             (Op::Experts(spec), [_, _, gate, up, down, ..]) => {
-                let of_expert =
-                    [gate, up, down].into_iter().map(|matrix| shape_of(matrix)[1..].iter().product::<usize>());
-                spec.num_chosen * of_expert.sum::<usize>()
+                let matrices = [gate, up, down].into_iter().filter_map(weight_of);
+                let of_expert = matrices.map(|matrix| size(matrix) / matrix.local_shape()[0] as u64);
+                spec.num_chosen as u64 * of_expert.sum::<u64>()
             }
             _ => 0,
         });
-        of_nodes.fold(0, usize::saturating_add) as u64
+        of_nodes.fold(0, u64::saturating_add)
     }
 
     /// True if a layer has experts, of which each token chooses some.
@@ -60,5 +66,8 @@ mod tests {
         let [wide, narrow] = [5, 4].map(|len| weight(&mut graph, &format!("bias of {len}"), &[3, len]));
         graph.experts([x, chosen], [gate, up, down], Some([wide, wide, narrow]), spec).unwrap(); // [tokens, 4]
         assert_eq!(graph.multiply_adds(), 3 * 4 + 2 * 3 * 5 * 4);
+        // The router has 12 weights of 4 bytes, and experts have half a byte for each weight.
+        let bytes = graph.sum_of_multiplied(|weight| if weight.name == "router" { 48 } else { 3 * 5 * 4 / 2 });
+        assert_eq!(bytes, 48 + 2 * 3 * 5 * 4 / 2);
     }
 }

@@ -65,7 +65,7 @@ impl Description {
             num_parameters: num_parameters(&self.graphs),
             can_skip_prefix: self.graphs.can_skip_prefix(),
             window: self.graphs.window(),
-            work: Work { per_token, per_logits, has_experts: self.graphs.decoder.has_experts() },
+            work: Work { per_token, per_logits, has_experts: self.graphs.decoder.has_experts(), read_bytes: 0 },
             sampled: self.checkpoint.sampled().value(),
         }
     }
@@ -124,10 +124,11 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             (Box::new(mock), weights)
         }
     };
-    let weights_bytes = backend.weights_bytes();
+    let weight_bytes = backend.weight_bytes();
     let info =
         ModelInfo { sampling_defaults: Some(sampling_defaults), ..info(&config, &weights, device, eos_token_ids)? };
-    let info = ModelInfo { weights_bytes: weights_bytes.unwrap_or(info.weights_bytes), ..info };
+    let info = ModelInfo { weights_bytes: weight_bytes.map_or(info.weights_bytes, |bytes| bytes.all), ..info };
+    let work = Work { read_bytes: weight_bytes.map_or(0, |bytes| bytes.of_row), ..weights.work };
     let counts = [num_shards.to_le_bytes(), devices_per_shard.to_le_bytes()].concat();
     let quantize = model.quantize.map_or_else(String::new, |quantize| quantize.to_string());
     let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
@@ -142,7 +143,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
-    Ok(Engine { info, work: weights.work, config_hash: agreed.value(), eos_token_ids, backend, samplers, rows: None })
+    Ok(Engine { info, work, config_hash: agreed.value(), eos_token_ids, backend, samplers, rows: None })
 }
 
 /// Reads the headers of the files, but no weights, and builds the graphs of a rank.

@@ -46,15 +46,17 @@ pub(crate) struct Engine {
     rows: Option<RowTable>,
 }
 
-/// The work of a rank's linear layers, in multiply-adds.
+/// The work of a rank's linear layers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
-    /// For each token.
+    /// The multiply-adds for each token.
     pub(crate) per_token: u64,
-    /// In addition, for each row of logits.
+    /// The multiply-adds, in addition, for each row of logits.
     pub(crate) per_logits: u64,
     /// True if tokens choose some of the weights.
     pub(crate) has_experts: bool,
+    /// The bytes of the weights that a token and its row of logits multiply.
+    pub(crate) read_bytes: u64,
 }
 
 impl Engine {
@@ -63,7 +65,7 @@ impl Engine {
         &self.info
     }
 
-    /// Returns the numbers of multiply-adds in the linear layers of one rank.
+    /// Returns the work of the linear layers of one rank.
     pub(crate) fn work(&self) -> Work {
         self.work
     }
