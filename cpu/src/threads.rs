@@ -2,9 +2,10 @@
 //!
 //! Entry point: [`Threads`]. A step is hundreds of short tasks, one after the other. In steps that are large enough,
 //! threads stay awake from the first task to the last, because waking a thread takes longer than many of the tasks.
-//! Between steps they sleep.
+//! Between steps, and when a step has nothing for them to do for a while, they sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -13,6 +14,11 @@ use crate::error::CpuError;
 /// After this many consecutive unsuccessful searches for a task, a thread yields its processor to other threads of the
 /// machine.
 const LOOKS_BEFORE_OFFER: u32 = 1 << 10;
+
+/// A thread that has found no task for this long stays awake no longer. A thread may begin to stay awake inside another
+/// task of the step: it takes that task just before it is asked to stay awake, and looks for others where the task waits
+/// for a part of itself. The step waits for that task, so the thread must return to it.
+const MAX_IDLE: Duration = Duration::from_millis(2);
 
 /// In steps that read fewer bytes of weights, threads are not kept awake, because such a step would end before they are
 /// awake.
@@ -53,7 +59,7 @@ impl Threads {
     }
 
     /// Runs `work`, a step that reads `size_bytes` of weights, as [`Self::install`] does. If `size_bytes` is at least
-    /// [`MIN_STEP_BYTES`], the other threads stay awake until the step ends.
+    /// [`MIN_STEP_BYTES`], the other threads stay awake until the step ends or they have had no task for [`MAX_IDLE`].
     pub(super) fn step<R: Send>(&self, size_bytes: u64, work: impl FnOnce() -> R + Send) -> R {
         if size_bytes < MIN_STEP_BYTES {
             return self.install(work);
@@ -79,20 +85,23 @@ impl Drop for OnEnd<'_> {
     }
 }
 
-/// Runs tasks that other threads have split off, until the step is over.
+/// Runs tasks that other threads have split off, until the step is over or there has been no task for [`MAX_IDLE`].
 fn stay_awake(is_over: &AtomicBool) {
-    let mut num_looks = 0;
+    let (mut num_looks, mut idle_since) = (0, None);
     while !is_over.load(Ordering::Acquire) {
         if rayon::yield_now() == Some(rayon::Yield::Executed) {
-            num_looks = 0;
+            (num_looks, idle_since) = (0, None);
             continue;
         }
         num_looks += 1;
         if num_looks < LOOKS_BEFORE_OFFER {
             std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
+            continue;
         }
+        if idle_since.get_or_insert_with(Instant::now).elapsed() > MAX_IDLE {
+            return;
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -125,6 +134,34 @@ mod tests {
         let result = catch_unwind(AssertUnwindSafe(|| threads.step(u64::MAX, || panic!("a step went wrong"))));
         assert!(result.is_err());
         assert_eq!(threads.step(u64::MAX, || (0..10).into_par_iter().sum::<i32>()), 45);
+    }
+
+    #[test]
+    fn a_thread_that_stays_awake_inside_a_task_returns_to_it() {
+        let threads = Threads::new(2, None).unwrap();
+        let [is_taken, has_begun, is_done] = [const { AtomicBool::new(false) }; 3];
+        let wait_for = |flag: &AtomicBool| {
+            let begin = Instant::now();
+            while !flag.load(Ordering::Acquire) {
+                assert!(begin.elapsed() < Duration::from_secs(60), "the other thread does not return");
+                std::hint::spin_loop();
+            }
+        };
+        let other = || {
+            is_taken.store(true, Ordering::Release);
+            wait_for(&has_begun);
+            // Takes the request to stay awake.
+            assert_eq!(rayon::yield_now(), Some(rayon::Yield::Executed));
+            is_done.store(true, Ordering::Release);
+        };
+        let step = || {
+            wait_for(&is_taken);
+            threads.step(u64::MAX, || {
+                has_begun.store(true, Ordering::Release);
+                wait_for(&is_done);
+            });
+        };
+        threads.install(|| rayon::join(step, other));
     }
 
     #[test]
