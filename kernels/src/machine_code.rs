@@ -36,6 +36,8 @@ const MAX_STACK_VECTORS: usize = 40;
 /// The maximum number of vectors on the stack for each product of a loop that converts levels of few bits. Such a loop
 /// has the products of a whole step, and keeps x and levels on the stack until it needs them. Memory limits its speed.
 const MAX_STACK_VECTORS_PER_LEVEL: usize = 3;
+/// The same for levels as 16-bit integers, whose sums `Simd::pin` keeps where they are computed.
+const MAX_STACK_VECTORS_PER_INTEGER: usize = 1;
 
 /// An innermost loop that adds products.
 struct Loop {
@@ -49,7 +51,11 @@ struct Loop {
 
 impl Loop {
     fn max_stack_vectors(&self) -> usize {
-        if self.converts_levels { MAX_STACK_VECTORS_PER_LEVEL * self.num_products } else { MAX_STACK_VECTORS }
+        match self.product {
+            _ if !self.converts_levels => MAX_STACK_VECTORS,
+            (Mnemonic::Vpmaddwd, _) => MAX_STACK_VECTORS_PER_INTEGER * self.num_products,
+            _ => MAX_STACK_VECTORS_PER_LEVEL * self.num_products,
+        }
     }
 }
 
