@@ -15,9 +15,9 @@ use crate::error::CpuError;
 /// machine.
 const LOOKS_BEFORE_OFFER: u32 = 1 << 10;
 
-/// A thread that has found no task for this long stays awake no longer. A thread may begin to stay awake inside another
-/// task of the step: it takes that task just before it is asked to stay awake, and looks for others where the task waits
-/// for a part of itself. The step waits for that task, so the thread must return to it.
+/// A thread that has found no task for this long stays awake no longer. It may be inside another task of the step,
+/// which it took just before the request to stay awake and which waits for a part of itself. The step waits for that
+/// task.
 const MAX_IDLE: Duration = Duration::from_millis(2);
 
 /// In steps that read fewer bytes of weights, threads are not kept awake, because such a step would end before they are

@@ -320,8 +320,8 @@ fn threads_do_not_change_a_bit() {
 
 #[test]
 fn fused_instruction_sets_agree_bit_for_bit() {
-    // For bf16 and MXFP4 weights, the test leaves out instruction sets that round x to bf16. AMX multiplies f32 and f16 weights
-    // with AVX-512.
+    // For bf16 and MXFP4 weights, instruction sets that round x to bf16 are left out. AMX multiplies f32 and f16
+    // weights with AVX-512.
     let fused: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
     let (rows, outputs, inputs) = (17, 130, 600);
     let x = numbers(rows * inputs, 10);
