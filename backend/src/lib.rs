@@ -112,7 +112,7 @@ pub struct WeightBytes {
 }
 
 impl WeightBytes {
-    /// Adds up the `size` of weights, given all weights of the `graphs`.
+    /// Returns `all` and, for a row, the sum of the sizes of the weights that the `graphs` multiply.
     pub fn of(graphs: [&Graph; 2], all: u64, size: impl Fn(&WeightSpec) -> u64) -> Self {
         Self { all, of_row: graphs.map(|graph| graph.sum_of_multiplied(&size)).into_iter().sum() }
     }

@@ -1,5 +1,5 @@
-"""Makes checkpoints with random bf16 weights that have the tensor shapes of published models, but only some of their
-layers, and GGUF files of them.
+"""Makes checkpoints with random weights that have the tensor shapes of published models, but only some of their layers,
+and GGUF files of them. Weights are bf16; the experts of gpt-oss are MXFP4, as published.
 
     python3 bench/peers/make_real_shapes.py FOLDER [NAME ..] [--converter vendor/llama.cpp] [--types bf16,q4_k_m,mxfp4]
 
@@ -10,10 +10,12 @@ tokenizer; the benches pass token ids.
 
 import argparse
 import ctypes
+import functools
 import json
 import pathlib
 import sys
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -37,14 +39,55 @@ MODELS = {
 FILE_TYPES = {"q8_0": 7, "q4_k_m": 15, "mxfp4": 38}
 
 
+@functools.cache
+def random_numbers():
+    return (torch.randn(1 << 24, generator=torch.Generator().manual_seed(0)) * 0.02).bfloat16()
+
+
+def fill(values):
+    """Fills a weight with random numbers, which repeat, because new ones take minutes. Elements of vectors are 1."""
+    if values.dim() < 2:
+        values.fill_(1)
+        return
+    for part in values.view(-1).split(len(random_numbers())):
+        part.copy_(random_numbers()[: len(part)])
+
+
+def save_mxfp4(model, folder):
+    """Writes a gpt-oss checkpoint as it is published: experts in MXFP4, `[experts, outputs, inputs / 32, 16 bytes]`."""
+    tensors = {}
+    for name, values in model.state_dict().items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, inputs, outputs = values.shape
+            shape = (experts, outputs, inputs // 32)
+            tensors[f"{name}_blocks"] = torch.randint(256, (*shape, 16), dtype=torch.uint8)
+            # 2^-7.
+            tensors[f"{name}_scales"] = torch.full(shape, 120, dtype=torch.uint8)
+        else:
+            tensors[name] = torch.empty(values.shape, dtype=values.dtype)
+            fill(tensors[name])
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    model.config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": kept}
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 def make(name, folder):
     """Writes the checkpoint of a model, if it is not there."""
     if (folder / "config.json").exists():
         return
     kind, sizes = MODELS[name]
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**sizes), dtype=torch.bfloat16)
-    model.save_pretrained(folder)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**sizes), dtype=torch.bfloat16)
+    if name == "gpt-oss-20b":
+        save_mxfp4(model, folder)
+    else:
+        model.to_empty(device="cpu")
+        model.tie_weights()
+        for values in model.state_dict().values():
+            fill(values)
+        model.save_pretrained(folder)
     # The converter counts the words of Gemma's tokenizers.
     words = {str(token): token for token in range(model.config.vocab_size)}
     (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"vocab": words}}))

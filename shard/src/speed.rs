@@ -124,7 +124,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     let _ = writeln!(text, "{weights_gb:.2} GB of weights as {stored}; memory reads {bandwidth:.1} GB/s");
     let seconds = prefills(&mut engine, args, &sequences)?;
     let tokens = f64::from(args.prompt_tokens);
-    let Work { per_token, per_logits, has_experts, read_bytes } = engine.work();
+    let Work { per_token, per_logits, has_experts } = engine.work();
     let multiply_adds = tokens * per_token as f64 + per_logits as f64;
     let share = 100.0 * multiply_adds / median(&seconds) / peak;
     let (rates_of_prompts, peak) = (rates(&seconds, tokens), 2e-9 * peak);
@@ -135,7 +135,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
         let seconds = decodes(&mut engine, args, sequences)?;
         // On average, the contexts of a step contain about half of the tokens to generate.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
-        let read_gb = (read_bytes as f64 + num_tokens * kv_bytes_per_token) / 1e9;
+        let read_gb = (engine.row_bytes() as f64 + num_tokens * kv_bytes_per_token) / 1e9;
         let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(machine.bandwidth());
         let _ = write!(text, "decode  {num_rows:<4} {}", rates(&seconds, f64::from(*num_rows)));
         if *num_rows == 1 || !has_experts {

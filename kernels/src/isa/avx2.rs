@@ -92,7 +92,7 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     }
 
     #[inline(always)]
-    fn call_for_floats<K: Kernel>(self, kernel: K) -> K::Output {
+    fn call_without_vnni<K: Kernel>(self, kernel: K) -> K::Output {
         Avx2::<false>(()).run(kernel)
     }
 
@@ -304,17 +304,13 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
 
     #[inline(always)]
     fn add_dots(self, sums: [__m256i; 2], quads: [__m256i; 2], word: u32) -> [__m256i; 2] {
-        // SAFETY: `self` proves that the CPU has AVX2, and AVX-VNNI if `HAS_VNNI`.
+        if !HAS_VNNI {
+            return self.add_integer_dots(sums, quads, word);
+        }
+        // SAFETY: `self` proves that the CPU has AVX-VNNI.
         unsafe {
             let word = _mm256_set1_epi32(word.cast_signed());
-            if HAS_VNNI {
-                return [
-                    _mm256_dpbusd_avx_epi32(sums[0], quads[0], word),
-                    _mm256_dpbusd_avx_epi32(sums[1], quads[1], word),
-                ];
-            }
-            let [low, high] = [_mm256_madd_epi16(quads[0], word), _mm256_madd_epi16(quads[1], word)];
-            [_mm256_add_epi32(sums[0], low), _mm256_add_epi32(sums[1], high)]
+            [_mm256_dpbusd_avx_epi32(sums[0], quads[0], word), _mm256_dpbusd_avx_epi32(sums[1], quads[1], word)]
         }
     }
 

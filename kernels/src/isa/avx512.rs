@@ -114,7 +114,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
-    fn call_for_floats<K: Kernel>(self, kernel: K) -> K::Output {
+    fn call_without_vnni<K: Kernel>(self, kernel: K) -> K::Output {
         if Self::HAS_BF16 { self.run(kernel) } else { Avx512::<0>(()).run(kernel) }
     }
 
@@ -246,14 +246,11 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
 
     #[inline(always)]
     fn add_dots(self, sums: __m512i, quads: __m512i, word: u32) -> __m512i {
-        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI if `HAS_VNNI`.
-        unsafe {
-            let word = _mm512_set1_epi32(word.cast_signed());
-            if Self::HAS_VNNI {
-                return _mm512_dpbusd_epi32(sums, quads, word);
-            }
-            _mm512_add_epi32(sums, _mm512_madd_epi16(quads, word))
+        if !Self::HAS_VNNI {
+            return self.add_integer_dots(sums, quads, word);
         }
+        // SAFETY: `self` proves that the CPU has VNNI.
+        unsafe { _mm512_dpbusd_epi32(sums, quads, _mm512_set1_epi32(word.cast_signed())) }
     }
 
     #[inline(always)]

@@ -30,7 +30,7 @@ pub(crate) use int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use no_tiles::Tiles;
 use portable::Compile as _;
-pub(crate) use simd::{HalfBits, Kernel, LANES, Simd};
+pub(crate) use simd::{HalfBits, Kernel, LANES, Simd, integers_of};
 
 static ACTIVE: OnceLock<Isa> = OnceLock::new();
 

@@ -30,7 +30,7 @@ impl HalfBits<'_> {
 
 /// Returns the two 16-bit integers of a word.
 #[inline(always)]
-fn integers_of(word: i32) -> [i32; 2] {
+pub(crate) fn integers_of(word: i32) -> [i32; 2] {
     [word << 16 >> 16, word >> 16]
 }
 
@@ -76,10 +76,10 @@ pub(crate) trait Simd: Copy {
     /// Runs `kernel` in a function of its own. Loops with many callers use this function, because compiling many
     /// inlined copies takes long.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
-    /// Like [`Simd::call`], for a kernel without products of bytes: instruction sets that differ only in these share
-    /// its code.
+    /// Like [`Simd::call`], for a kernel that VNNI would hardly speed up: instruction sets that differ only in it share
+    /// the code without it.
     #[inline(always)]
-    fn call_for_floats<K: Kernel>(self, kernel: K) -> K::Output {
+    fn call_without_vnni<K: Kernel>(self, kernel: K) -> K::Output {
         self.call(kernel)
     }
     fn splat(self, value: f32) -> Self::Vector;
@@ -220,16 +220,24 @@ pub(crate) trait Simd: Copy {
     }
 
     /// Adds to each sum two products: the 16-bit integers of its word of `words` times those of `word`.
+    ///
+    /// # Panics
+    /// When [`Simd::HAS_VECTORS`] is false.
     #[inline(always)]
-    fn add_integer_dots(self, sums: Self::Integers, words: Self::Integers, word: u32) -> Self::Integers {
-        let ([mut sums_of_lanes, mut lanes], [low, high]) = ([[0; LANES]; 2], integers_of(word.cast_signed()));
-        self.store_integers(sums, &mut sums_of_lanes);
-        self.store_integers(words, &mut lanes);
-        for (sum, lane) in sums_of_lanes.iter_mut().zip(lanes) {
-            let [even, odd] = integers_of(lane);
-            *sum += even * low + odd * high;
+    fn add_integer_dots(self, _sums: Self::Integers, _words: Self::Integers, _word: u32) -> Self::Integers {
+        unreachable!("without vectors, floats are multiplied instead of integers")
+    }
+
+    /// Returns the 16-bit integers in the low halves of the words as floats, then those in the high halves.
+    #[inline(always)]
+    fn widen_integers(self, words: Self::Integers) -> [Self::Vector; 2] {
+        let mut pairs = [0; LANES];
+        self.store_integers(words, &mut pairs);
+        let (mut low, mut high) = ([0; LANES], [0; LANES]);
+        for (i, pair) in pairs.into_iter().enumerate() {
+            [low[i], high[i]] = integers_of(pair);
         }
-        self.load_integers(&sums_of_lanes)
+        [self.to_floats(self.load_integers(&low)), self.to_floats(self.load_integers(&high))]
     }
 
     /// Returns `sums`, which the compiler then computes here: not later, where it would have to keep on the stack all

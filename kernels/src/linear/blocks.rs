@@ -1,10 +1,10 @@
 //! Blocks of rows of x for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16, of int8 with a
 //! scale for each row or of int16 with a scale for each line.
 //!
-//! Entry point: [`Blocks`]. X is bf16 for bf16 weights, and for narrow ones if the instruction set multiplies pairs of
-//! bf16; otherwise it is int16 for narrow weights. For int8 and int4 weights it is int8. A row has one line per step
-//! or, where int8 is multiplied as 16-bit integers, one line for each of two parts. Missing inputs of the last step are
-//! zero; missing rows of the last block have arbitrary values.
+//! Entry point: [`Blocks`]. X is int8 for int8 and int4 weights, and bf16 for bf16 weights. For narrow weights it is
+//! bf16 if the instruction set multiplies pairs of bf16, otherwise int16. A row has one line per step. Only an
+//! instruction set that multiplies int8 as 16-bit integers has two lines, one for each part of the words. Missing
+//! inputs of the last step are zero; missing rows of the last block have arbitrary values.
 
 use std::cell::Cell;
 use std::ops::Range;

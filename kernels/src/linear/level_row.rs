@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::blocks::{BlockOfX, GroupNumbers};
-use super::level_sums::{Bf16Pairs, Halves, Integers, LevelSums};
+use super::level_sums::{Bf16Pairs, Floats, Halves, Integers, LevelSums};
 use super::narrow::{Narrow, OfFormat, of_format};
 use super::unpacked::{PAIRS, TILES};
 use crate::isa::{LANES, Simd};
@@ -15,7 +15,7 @@ use crate::lines::{Ahead, BLOCK_COLUMNS, Line, RightSide};
 /// The sums of a row for the outputs of a panel.
 type Sums = [f32; BLOCK_COLUMNS];
 
-/// The order in which the products of the levels and x of a group are added, if they are not integers.
+/// The order in which the products of the levels and x of a group are added, if they are bf16.
 #[derive(Clone, Copy)]
 pub(super) enum Order {
     /// In the order of inputs, as in `level_tile`.
@@ -35,6 +35,7 @@ pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     sums: [&mut Sums; RIGHTS],
 ) {
     match order {
+        _ if !S::HAS_VECTORS => of_format(simd, from, RowProducts { x, rights, sums, by: PhantomData::<Floats> }),
         _ if !S::HAS_PAIRS => of_format(simd, from, RowProducts { x, rights, sums, by: PhantomData::<Integers> }),
         Order::OfInputs => of_format(simd, from, RowProducts { x, rights, sums, by: PhantomData::<Bf16Pairs> }),
         Order::OfTiles => of_format(simd, from, RowProducts { x, rights, sums, by: PhantomData::<Halves> }),
@@ -107,7 +108,8 @@ struct StepOfRow<'a> {
 type Dots<D, S> = [<D as LevelSums>::Sums<S>; TILES];
 
 impl StepOfRow<'_> {
-    /// Returns the sums of the two halves of the step or, if the halves share their scales, twice those of the step.
+    /// Returns the sums of the two halves of the step. If the halves share their scales, both elements are the sums of
+    /// the step.
     #[inline(always)]
     fn dots<S: Simd, D: LevelSums>(&self, simd: S, x: &GroupNumbers) -> [Dots<D, S>; 2] {
         let first = [D::start(simd, self.from, x, 0); TILES];

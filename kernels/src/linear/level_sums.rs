@@ -1,11 +1,11 @@
 //! Ways to add the products of levels and x.
 //!
-//! Entry point: [`LevelSums`]. [`Integers`] multiplies 16-bit integers. [`Bf16Pairs`] multiplies bf16, and [`Halves`]
-//! does so for a single row in the order of tiles.
+//! Entry point: [`LevelSums`]. [`Integers`] multiplies 16-bit integers, and [`Floats`] does so as f32 where there are
+//! no vectors. [`Bf16Pairs`] multiplies bf16, and [`Halves`] does so for a single row in the order of tiles.
 
 use super::blocks::GroupNumbers;
 use super::narrow::Narrow;
-use crate::isa::{LANES, Simd};
+use crate::isa::{LANES, Simd, integers_of};
 use crate::lines::Line;
 
 /// A way to add the products of the levels of a tile's outputs and x, group by group.
@@ -36,6 +36,10 @@ pub(super) trait LevelSums {
 
 /// Exact sums of products of 16-bit integers.
 pub(super) struct Integers;
+
+/// Sums of f32, in the order of inputs, of products of 16-bit integers. Without vectors they are faster than
+/// [`Integers`].
+pub(super) struct Floats;
 
 /// Sums of f32, pair by pair in the order of inputs.
 pub(super) struct Bf16Pairs;
@@ -69,6 +73,39 @@ impl LevelSums for Integers {
     #[inline(always)]
     fn scale<S: Simd>(simd: S, scale: S::Vector, x: &GroupNumbers) -> S::Vector {
         simd.mul(scale, simd.splat(x.scale))
+    }
+}
+
+impl LevelSums for Floats {
+    type Sums<S: Simd> = S::Vector;
+
+    #[inline(always)]
+    fn start<S: Simd>(simd: S, from: Narrow, x: &GroupNumbers, half: usize) -> S::Vector {
+        simd.splat(-from.zero_level() as f32 * x.sums[half])
+    }
+
+    #[inline(always)]
+    fn levels<S: Simd>(simd: S, from: Narrow, lines: (&[Line], usize), pair: usize) -> S::Integers {
+        from.integers(simd, lines, pair)
+    }
+
+    #[inline(always)]
+    fn add<S: Simd>(simd: S, mut sums: S::Vector, levels: S::Integers, left: &[Line], pair: usize) -> S::Vector {
+        let x = integers_of(left[0].0[pair].cast_signed());
+        for (levels, x) in simd.widen_integers(levels).into_iter().zip(x) {
+            sums = simd.mul_add(levels, simd.splat(x as f32), sums);
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn dots<S: Simd>(_simd: S, sums: S::Vector) -> S::Vector {
+        sums
+    }
+
+    #[inline(always)]
+    fn scale<S: Simd>(simd: S, scale: S::Vector, x: &GroupNumbers) -> S::Vector {
+        Integers::scale(simd, scale, x)
     }
 }
 

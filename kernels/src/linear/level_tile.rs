@@ -1,14 +1,15 @@
 //! Products of several rows with weights of few bits, on vectors, a group of inputs at a time.
 //!
-//! Entry point: [`add_product`], which multiplies unpacked steps. Sums are added in the same order whatever the number
-//! of rows: the products of a group's levels and x, then the scale times their sum, then the least number times the sum
-//! of x. So weights are never rounded. `blocks` tells how x is rounded.
+//! Entry point: [`add_product`], which multiplies unpacked steps. Whatever the number of rows, the order of additions
+//! is the same. First the products of a group's levels and x are added up. Then the output receives their sum,
+//! multiplied by the scale, and the sum of x, multiplied by the least number. So weights are never rounded. `blocks`
+//! rounds x.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::blocks::{BlockOfX, GroupNumbers};
-use super::level_sums::{Bf16Pairs, Integers, LevelSums};
+use super::level_sums::{Bf16Pairs, Floats, Integers, LevelSums};
 use super::narrow::Narrow;
 use super::unpacked::{self, PAIRS, TILES, UNPACKED_LINES};
 use crate::isa::{Kernel, Simd};
@@ -27,8 +28,10 @@ pub(super) fn add_product<S: Simd>(
 ) {
     if S::HAS_PAIRS {
         simd.call(Product { from, x, num_rows, right, sums, by: PhantomData::<Bf16Pairs> });
-    } else {
+    } else if S::HAS_VECTORS {
         simd.call(Product { from, x, num_rows, right, sums, by: PhantomData::<Integers> });
+    } else {
+        simd.call(Product { from, x, num_rows, right, sums, by: PhantomData::<Floats> });
     }
 }
 

@@ -1,7 +1,7 @@
 //! The layout in cache lines of weights in blocks (`numbers::blocks`), and their conversion to the nearest bf16.
 //!
-//! Entry points: [`num_head_lines`], [`step_lines`], [`pack`], [`copy_row`]; [`scales`], [`pairs`] and [`integers`] for
-//! products.
+//! Entry points: [`num_head_lines`], [`step_lines`], [`pack`] and [`copy_row`]. Products use [`scales`], [`pairs`] and
+//! [`integers`].
 //!
 //! A step is a group of 32 inputs, for 32 outputs. It has a line with a number of 16 bits for each output, then the
 //! lines of levels. The number is the head of the block or, if blocks have several groups, the factors of the group;
@@ -112,7 +112,7 @@ fn set_numbers(lines: &mut [Line], output: usize, numbers: [u16; 2]) {
 fn set_levels(kind: BlockType, lines: &mut [Line], output: usize, group: &Group) {
     let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);
     let bits = kind.level_bits();
-    let low_bits = if bits == 8 { 8 } else { 4 };
+    let low_bits = low_bits(bits);
     let (low, high) = lines.split_at_mut(PANEL_TILES * low_bits);
     set_words(low, (tile, column), low_bits, &group.levels);
     if bits > low_bits {
@@ -213,7 +213,7 @@ pub(super) fn pairs<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], 
 #[inline(always)]
 pub(super) fn integers<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line], usize), pair: usize) -> S::Integers {
     let bits = kind.level_bits();
-    let low_bits = if bits == 8 { 8 } else { 4 };
+    let low_bits = low_bits(bits);
     let Places { low, high } = Places::of(bits, tile, 2 * pair);
     let low = half_bits(lines, low, low_bits);
     if kind.table().is_some() {
@@ -221,6 +221,12 @@ pub(super) fn integers<S: Simd>(simd: S, kind: BlockType, (lines, tile): (&[Line
     }
     let Some(high) = high else { return simd.whole_numbers(low, None) };
     simd.whole_numbers(low, Some(half_bits(lines, high, bits - low_bits)))
+}
+
+/// Returns the number of bits of a level in the first lines of levels, of `bits` bits in all.
+#[inline(always)]
+const fn low_bits(bits: usize) -> usize {
+    if bits == 8 { 8 } else { 4 }
 }
 
 /// Returns bits of the words of a line; a place is a line and the lowest of the bits.

@@ -1,9 +1,9 @@
 //! Steps of narrow weights, unpacked for products with several rows: scales, then levels.
 //!
-//! Entry points: [`unpack`] writes steps, [`UnpackedSteps`] reads them; [`unpack_mxfp4`] writes weights. A step is
-//! `[2 tiles][2 halves][scales, least numbers][16 outputs]` of f32, then `[2 tiles][16 pairs][16 outputs]` of levels. A
-//! word has the two levels of a pair of inputs: as bf16 if the instruction set multiplies pairs of these, otherwise as
-//! 16-bit integers.
+//! Entry points: [`unpack`] writes steps, [`UnpackedSteps`] reads them; [`unpack_mxfp4`] writes weights. A step begins
+//! with scales and least numbers in f32, `[2 tiles][2 halves][2][16 outputs]`. Its levels follow,
+//! `[2 tiles][16 pairs][16 outputs]`. Each word holds the two levels of a pair of inputs, in bf16 if the instruction
+//! set multiplies pairs of bf16, otherwise as 16-bit integers.
 
 use std::slice::ChunksExact;
 

@@ -65,7 +65,7 @@ impl Description {
             num_parameters: num_parameters(&self.graphs),
             can_skip_prefix: self.graphs.can_skip_prefix(),
             window: self.graphs.window(),
-            work: Work { per_token, per_logits, has_experts: self.graphs.decoder.has_experts(), read_bytes: 0 },
+            work: Work { per_token, per_logits, has_experts: self.graphs.decoder.has_experts() },
             sampled: self.checkpoint.sampled().value(),
         }
     }
@@ -109,18 +109,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             (Box::new(backend), description.weights())
         }
         BackendKind::Mock => {
-            let asked = model.dtype.and_then(weight_type);
-            let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(FloatType::F32);
-            let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
-                .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
-            let weights = ModelProperties {
-                dtype,
-                num_parameters: 0,
-                can_skip_prefix: true,
-                window: None,
-                work: Work::default(),
-                sampled: 0,
-            };
+            let (mock, weights) = mock(model, &config, &eos_token_ids, ranks)?;
             (Box::new(mock), weights)
         }
     };
@@ -128,7 +117,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let info =
         ModelInfo { sampling_defaults: Some(sampling_defaults), ..info(&config, &weights, device, eos_token_ids)? };
     let info = ModelInfo { weights_bytes: weight_bytes.map_or(info.weights_bytes, |bytes| bytes.all), ..info };
-    let work = Work { read_bytes: weight_bytes.map_or(0, |bytes| bytes.of_row), ..weights.work };
+    let row_bytes = weight_bytes.map_or(0, |bytes| bytes.of_row);
     let counts = [num_shards.to_le_bytes(), devices_per_shard.to_le_bytes()].concat();
     let quantize = model.quantize.map_or_else(String::new, |quantize| quantize.to_string());
     let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
@@ -143,7 +132,38 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
-    Ok(Engine { info, work, config_hash: agreed.value(), eos_token_ids, backend, samplers, rows: None })
+    Ok(Engine {
+        info,
+        work: weights.work,
+        row_bytes,
+        config_hash: agreed.value(),
+        eos_token_ids,
+        backend,
+        samplers,
+        rows: None,
+    })
+}
+
+/// Returns a mock of the model, and the properties of a model without weights.
+fn mock(
+    model: &ModelArgs,
+    config: &Config,
+    eos_token_ids: &[u32],
+    ranks: LocalRanks,
+) -> Result<(MockBackend, ModelProperties), EngineError> {
+    let asked = model.dtype.and_then(weight_type);
+    let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(FloatType::F32);
+    let mock = MockBackend::new(config.vocab_size()?, eos_token_ids, ranks)
+        .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
+    let properties = ModelProperties {
+        dtype,
+        num_parameters: 0,
+        can_skip_prefix: true,
+        window: None,
+        work: Work::default(),
+        sampled: 0,
+    };
+    Ok((mock, properties))
 }
 
 /// Reads the headers of the files, but no weights, and builds the graphs of a rank.

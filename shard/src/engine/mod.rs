@@ -38,6 +38,7 @@ use wants::Asked;
 pub(crate) struct Engine {
     info: ModelInfo,
     work: Work,
+    row_bytes: u64,
     config_hash: u64,
     eos_token_ids: Arc<[i32]>,
     backend: Box<dyn Backend>,
@@ -46,17 +47,15 @@ pub(crate) struct Engine {
     rows: Option<RowTable>,
 }
 
-/// The work of a rank's linear layers.
+/// The work of a rank's linear layers, in multiply-adds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
-    /// The multiply-adds for each token.
+    /// For each token.
     pub(crate) per_token: u64,
-    /// The multiply-adds, in addition, for each row of logits.
+    /// In addition, for each row of logits.
     pub(crate) per_logits: u64,
     /// True if tokens choose some of the weights.
     pub(crate) has_experts: bool,
-    /// The bytes of the weights that a token and its row of logits multiply.
-    pub(crate) read_bytes: u64,
 }
 
 impl Engine {
@@ -65,9 +64,14 @@ impl Engine {
         &self.info
     }
 
-    /// Returns the work of the linear layers of one rank.
+    /// Returns the numbers of multiply-adds in the linear layers of one rank.
     pub(crate) fn work(&self) -> Work {
         self.work
+    }
+
+    /// Returns the bytes of one rank's weights that a row multiplies, its logits included.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        self.row_bytes
     }
 
     /// Returns a hash of settings on which all shards of the model must agree.

@@ -75,6 +75,7 @@ fn load(args: &ShardArgs) -> Result<Engine, EngineError> {
     Ok(Engine {
         info,
         work: Work::default(),
+        row_bytes: 0,
         config_hash: 0,
         eos_token_ids: Arc::default(),
         backend,
