@@ -24,8 +24,8 @@ pub(super) enum Order {
     OfTiles,
 }
 
-/// Adds to `sums` the products of a single row and several panels, interleaved. `rights` are whole panels, heads
-/// included.
+/// Adds to `sums` the products of a single row and several panels. They are interleaved pair by pair, so that additions
+/// to one sum do not wait for each other. `rights` are whole panels, heads included.
 #[inline(always)]
 pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     simd: S,
@@ -65,19 +65,26 @@ impl<D: LevelSums, const RIGHTS: usize> OfFormat for RowProducts<'_, D, RIGHTS> 
             let mut halves = [Line([0; LANES]); 2];
             let left = D::left(simd, line, &mut halves);
             let numbers = x.groups.get(step).unwrap_or(&GroupNumbers::NONE);
-            for (totals, RightSide { lines, ahead }) in totals.iter_mut().zip(&rights) {
+            // Loops, because the compiler would not inline closures. Before the products, because it would move them
+            // behind these checks of bounds.
+            let mut parts = [(&[] as &[Line], &[] as &[Line]); RIGHTS];
+            let mut levels = [&[] as &[Line]; RIGHTS];
+            let mut aheads = [Ahead::nothing(&[]); RIGHTS];
+            for (right, RightSide { lines, ahead }) in rights.iter().enumerate() {
                 let (heads, lines) = lines.split_at(lines.len() - num_steps * step_lines);
                 let lines = &lines[step * step_lines..][..step_lines];
-                // Before the products, because the compiler would move them behind this check of bounds.
-                let head = from.head(heads, (step, lines));
+                parts[right] = (from.head(heads, (step, lines)), lines);
+                levels[right] = from.levels(lines);
                 // A constant number of lines, so that each prefetch is one instruction.
-                let ahead = Ahead { lines_per_step: step_lines, ..*ahead };
-                let of_row = StepOfRow { from, levels: from.levels(lines), left, ahead, step };
-                let dots = of_row.dots::<S, D>(simd, numbers);
+                aheads[right] = Ahead { lines_per_step: step_lines, ..*ahead };
+            }
+            let of_row = StepOfRow { from, levels, left, aheads, step };
+            let dots = of_row.dots::<S, D>(simd, numbers);
+            for (right, totals) in totals.iter_mut().enumerate() {
                 for (tile, total) in totals.iter_mut().enumerate() {
-                    let scales = from.scales(simd, (head, lines), tile);
+                    let scales = from.scales(simd, parts[right], tile);
                     for half in 0..from.num_scales() {
-                        let (dot, (scale, least)) = (D::dots(simd, dots[half][tile]), scales[half]);
+                        let (dot, (scale, least)) = (D::dots(simd, dots[half][right][tile]), scales[half]);
                         *total = simd.mul_add(dot, D::scale(simd, scale, numbers), *total);
                         if from.has_least() {
                             *total = simd.mul_add(simd.splat(numbers.sum(half)), least, *total);
@@ -94,26 +101,26 @@ impl<D: LevelSums, const RIGHTS: usize> OfFormat for RowProducts<'_, D, RIGHTS> 
     }
 }
 
-/// A step of a panel, and its part of a row.
-struct StepOfRow<'a> {
+/// A step of some panels, and its part of a row.
+struct StepOfRow<'a, const RIGHTS: usize> {
     from: Narrow,
-    levels: &'a [Line],
+    levels: [&'a [Line]; RIGHTS],
     /// The result of [`LevelSums::left`].
     left: &'a [Line],
-    ahead: Ahead,
+    aheads: [Ahead; RIGHTS],
     step: usize,
 }
 
 /// The sums of two tiles.
-type Dots<D, S> = [<D as LevelSums>::Sums<S>; TILES];
+type Dots<D, S, const RIGHTS: usize> = [[<D as LevelSums>::Sums<S>; TILES]; RIGHTS];
 
-impl StepOfRow<'_> {
+impl<const RIGHTS: usize> StepOfRow<'_, RIGHTS> {
     /// Returns the sums of the two halves of the step. If the halves share their scales, both elements are the sums of
     /// the step.
     #[inline(always)]
-    fn dots<S: Simd, D: LevelSums>(&self, simd: S, x: &GroupNumbers) -> [Dots<D, S>; 2] {
-        let first = [D::start(simd, self.from, x, 0); TILES];
-        let second = [D::start(simd, self.from, x, 1); TILES];
+    fn dots<S: Simd, D: LevelSums>(&self, simd: S, x: &GroupNumbers) -> [Dots<D, S, RIGHTS>; 2] {
+        let first = [[D::start(simd, self.from, x, 0); TILES]; RIGHTS];
+        let second = [[D::start(simd, self.from, x, 1); TILES]; RIGHTS];
         let first = self.add_quarter::<S, D>(simd, 0, first);
         let first = self.add_quarter::<S, D>(simd, 1, first);
         let is_shared = self.from.num_scales() == 1;
@@ -125,7 +132,12 @@ impl StepOfRow<'_> {
     /// Adds to `dots` the products of a quarter of the step. The caller passes `quarter` as a constant, so that every
     /// position of a level is one.
     #[inline(always)]
-    fn add_quarter<S: Simd, D: LevelSums>(&self, simd: S, quarter: usize, dots: Dots<D, S>) -> Dots<D, S> {
+    fn add_quarter<S: Simd, D: LevelSums>(
+        &self,
+        simd: S,
+        quarter: usize,
+        dots: Dots<D, S, RIGHTS>,
+    ) -> Dots<D, S, RIGHTS> {
         let first = quarter * PAIRS / 4;
         let dots = self.add_pair::<S, D>(simd, first, dots);
         let dots = self.add_pair::<S, D>(simd, first + 1, dots);
@@ -135,15 +147,24 @@ impl StepOfRow<'_> {
 
     /// Adds to `dots` the products of a pair of inputs.
     #[inline(always)]
-    fn add_pair<S: Simd, D: LevelSums>(&self, simd: S, pair: usize, mut dots: Dots<D, S>) -> Dots<D, S> {
-        let Self { from, levels, left, ahead, step } = *self;
+    fn add_pair<S: Simd, D: LevelSums>(
+        &self,
+        simd: S,
+        pair: usize,
+        mut dots: Dots<D, S, RIGHTS>,
+    ) -> Dots<D, S, RIGHTS> {
+        let Self { from, levels, left, aheads, step } = *self;
         // Prefetch few lines at a time, because the processor can have only a few cache misses outstanding.
-        let [first, last] = [pair, pair + 1].map(|pair| pair * ahead.lines_per_step / PAIRS);
-        ahead.prefetch(simd, step, first..last);
+        for ahead in aheads {
+            let [first, last] = [pair, pair + 1].map(|pair| pair * ahead.lines_per_step / PAIRS);
+            ahead.prefetch(simd, step, first..last);
+        }
         // The fence makes the compiler read each word when it is used.
         compiler_fence(Ordering::SeqCst);
-        for (tile, dots) in dots.iter_mut().enumerate() {
-            *dots = D::add(simd, *dots, D::levels(simd, from, (levels, tile), pair), left, pair);
+        for (dots, levels) in dots.iter_mut().zip(levels) {
+            for (tile, dots) in dots.iter_mut().enumerate() {
+                *dots = D::add(simd, *dots, D::levels(simd, from, (levels, tile), pair), left, pair);
+            }
         }
         dots
     }
