@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::{HeadsError, HeadsNorm, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{
-    AttentionSpec, Graph, GraphError, Input, Partition, PositionScale, RotarySpec, Slopes, StateId, StateSpec, Value,
-    WeightSpec, Window,
+    Activation, AttentionSpec, Graph, GraphError, Input, Partition, PositionScale, RotarySpec, Slopes, StateId,
+    StateSpec, Value, WeightSpec, Window,
 };
 
 /// The dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and the options in which models differ.
@@ -41,6 +41,8 @@ pub(crate) struct AttentionForm {
     /// If set, each value is divided by its root mean square. The field is the number that is added to the mean of the
     /// squares.
     pub(crate) value_norm: Option<f32>,
+    /// True if the output of attention is multiplied by the sigmoid of a projection of x.
+    pub(crate) has_gate: bool,
 }
 
 /// The normalisation of queries and keys.
@@ -81,9 +83,11 @@ pub(crate) struct AttentionScopes {
     pub(crate) k_norm: WeightScope,
     /// The scope of the tensor `sinks`.
     pub(crate) sinks: WeightScope,
+    pub(crate) gate: WeightScope,
 }
 
-/// A self-attention layer: `o(attention(rotary(norm(q(x))), rotary(norm(k(x))), v(x)))`.
+/// A self-attention layer: `o(attention(rotary(norm(q(x))), rotary(norm(k(x))), v(x)))`. With a gate, the output of
+/// attention is multiplied by `sigmoid(gate(x))`.
 #[derive(Debug, Clone)]
 pub(crate) struct SelfAttention {
     form: AttentionForm,
@@ -96,6 +100,7 @@ pub(crate) struct SelfAttention {
     k_norm: HeadNorms,
     /// `[heads]`
     sinks: Option<WeightSpec>,
+    gate: Option<Linear>,
 }
 
 #[derive(Debug, Clone)]
@@ -121,6 +126,7 @@ impl SelfAttention {
         let kv_width = num_key_value_heads * head_dim;
         let inward = |num_outputs| LinearSize { num_inputs: hidden_size, num_outputs, has_bias: form.has_bias };
         let outward = LinearSize { num_inputs: q_width, num_outputs: hidden_size, has_bias: form.has_output_bias };
+        let gating = LinearSize { num_inputs: hidden_size, num_outputs: q_width, has_bias: false };
         Ok(Self {
             form: *form,
             layer,
@@ -131,6 +137,7 @@ impl SelfAttention {
             q_norm: HeadNorms::new(&scopes.q_norm, form.norm, [num_attention_heads, head_dim]),
             k_norm: HeadNorms::new(&scopes.k_norm, form.norm, [num_key_value_heads, head_dim]),
             sinks: form.has_sinks.then(|| scopes.sinks.weight("sinks", &[num_attention_heads], Partition::Column)),
+            gate: form.has_gate.then(|| Linear::heads(&scopes.gate, gating, num_attention_heads)),
         })
     }
 
@@ -142,6 +149,7 @@ impl SelfAttention {
             Some(_) => None,
             None => Some(self.project(graph, x)?), // twice [tokens, kv_heads * head_dim]
         };
+        let gate = self.gate.as_ref().map(|gate| gate.apply(graph, x)).transpose()?; // [tokens, heads * head_dim]
         let q = self.clipped(graph, q)?; // [tokens, heads * head_dim]
         let q = self.heads(graph, q, &self.q_norm)?; // [tokens, heads, head_dim]
         let own = projected.map(|projected| self.keys_and_values(graph, projected)).transpose()?;
@@ -163,6 +171,10 @@ impl SelfAttention {
             None => graph.shared_attention(q, spec)?, // [tokens, heads, head_dim]
         };
         let attended = graph.reshape(attended, &[self.q.num_local_outputs()])?; // [tokens, heads * head_dim]
+        let attended = match gate {
+            Some(gate) => graph.gated(Activation::Sigmoid, gate, attended)?, // [tokens, heads * head_dim]
+            None => attended,
+        };
         self.o.apply(graph, attended) // [tokens, hidden]
     }
 

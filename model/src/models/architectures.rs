@@ -5,11 +5,11 @@
 use numbers::FloatType;
 
 use super::{
-    Config, Model, ModelError, apertus, bloom, cohere, cwm, deepseek, dots1, ernie, ernie4_5_moe, exaone_moe, exaone4,
-    falcon, gemma, gemma2, gemma3, gemma4, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium,
-    hunyuan, hunyuan_moe, hy_v3, internlm3, llama, llama4, minicpm3, minimax_m2, mistral, mixtral, nanochat, nemotron,
-    olmo, olmo2, opt, persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2,
-    vaultgemma,
+    Config, Model, ModelError, afmoe, apertus, bloom, cohere, cwm, deepseek, dots1, ernie, ernie4_5_moe, exaone_moe,
+    exaone4, falcon, gemma, gemma2, gemma3, gemma4, glm, glm4_moe, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite,
+    helium, hunyuan, hunyuan_moe, hy_v3, internlm3, llama, llama4, mellum, minicpm3, minimax_m2, mistral, mixtral,
+    nanochat, nemotron, olmo, olmo2, olmoe, opt, persimmon, phi, phi3, qwen_moe, qwen2, qwen3, seed_oss, smollm3,
+    stablelm, starcoder2, vaultgemma,
 };
 
 /// Builds one rank's part of the model that a config describes. The arguments are the config, the type of the weights
@@ -18,6 +18,7 @@ pub(super) type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelErro
 
 /// Pairs of a Hugging Face architecture and its builder, in the order of names.
 pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
+    ("AfmoeForCausalLM", afmoe::build),
     ("ApertusForCausalLM", apertus::build),
     ("ArceeForCausalLM", nemotron::build_arcee),
     ("BioGptForCausalLM", opt::build_biogpt),
@@ -35,6 +36,7 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("ExaoneMoEForCausalLM", exaone_moe::build),
     ("ExaoneMoeForCausalLM", exaone_moe::build),
     ("FalconForCausalLM", falcon::build),
+    ("FlexOlmoForCausalLM", olmoe::build_flex),
     ("GPT2LMHeadModel", gpt2::build),
     ("GPTBigCodeForCausalLM", gpt2::build_bigcode),
     ("GPTJForCausalLM", gptj::build),
@@ -54,6 +56,7 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("GptOssForCausalLM", gpt_oss::build),
     ("GraniteForCausalLM", granite::build),
     ("GraniteMoeForCausalLM", granite::build_moe),
+    ("GraniteMoeSWAForCausalLM", granite::build_moe_swa),
     ("GraniteMoeSharedForCausalLM", granite::build_moe),
     ("GraniteSWAForCausalLM", granite::build_swa),
     ("HYV3ForCausalLM", hy_v3::build),
@@ -64,9 +67,12 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("IQuestCoderForCausalLM", llama::build),
     ("InternLM3ForCausalLM", internlm3::build),
     ("Jais2ForCausalLM", nemotron::build_jais2),
+    ("KimiK25ForConditionalGeneration", deepseek::build_v3),
+    ("Kimi_K25ForConditionalGeneration", deepseek::build_v3),
     ("Llama4ForCausalLM", llama4::build),
     ("Llama4ForConditionalGeneration", llama4::build),
     ("LlamaForCausalLM", llama::build),
+    ("MellumForCausalLM", mellum::build),
     ("MiniCPM3ForCausalLM", minicpm3::build),
     ("MiniMaxM2ForCausalLM", minimax_m2::build),
     ("Ministral3ForCausalLM", mistral::build_ministral3),
@@ -81,11 +87,14 @@ pub(super) const ARCHITECTURES: &[(&str, Build)] = &[
     ("Olmo2ForCausalLM", olmo2::build),
     ("Olmo3ForCausalLM", olmo2::build_olmo3),
     ("OlmoForCausalLM", olmo::build),
+    ("OlmoeForCausalLM", olmoe::build),
     ("PersimmonForCausalLM", persimmon::build),
     ("Phi3ForCausalLM", phi3::build),
     ("PhiForCausalLM", phi::build),
     ("Qwen2ForCausalLM", qwen2::build),
     ("Qwen2MoeForCausalLM", qwen_moe::build_qwen2),
+    ("Qwen2VLForConditionalGeneration", qwen2::build),
+    ("Qwen2_5_VLForConditionalGeneration", qwen2::build),
     ("Qwen3ForCausalLM", qwen3::build),
     ("Qwen3MoeForCausalLM", qwen_moe::build_qwen3),
     ("Qwen3VLForConditionalGeneration", qwen3::build_vl),

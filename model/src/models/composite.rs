@@ -1,8 +1,9 @@
 //! Composite models: a text model, and towers that turn images into input of the text model.
 //!
-//! Entry point: [`find`]. The keys of the text model are in `text_config` of config.json, with the defaults of
-//! transformers' configuration class (`transformers/models/*/configuration_*.py`). Only the text model is served: the
-//! tensors of towers are left out by name (`weights::Checkpoint::into_text`).
+//! Entry point: [`find`]. The keys of the text model are in `text_config` of config.json, or beside `vision_config` in
+//! older files of some models, with the defaults of transformers' configuration class
+//! (`transformers/models/*/configuration_*.py`). Only the text model is served: the tensors of towers are left out by
+//! name (`weights::Checkpoint::into_text`).
 
 use serde_json::{Map, Value};
 
@@ -21,8 +22,13 @@ const OUTER: [&[&str]; 5] = [
 /// Keys of rotary parameters that assign frequencies to the three positions of an image's patch. The three positions
 /// of a token of text are equal, so these keys change nothing.
 const IMAGE_POSITIONS: [&str; 2] = ["mrope_interleaved", "mrope_section"];
+/// The type of rotary parameters with such keys in files of transformers 4. For text it is `default`.
+const IMAGE_ROTARY: &str = "mrope";
+/// The first parts of keys that describe images where the keys of the text model are beside them.
+const IMAGE_KEYS: [&str; 3] = ["image_", "video_", "vision_"];
 
 const LLAVA_TOWERS: [&str; 2] = ["vision_tower", "multi_modal_projector"];
+const KIMI_TOWERS: [&str; 2] = ["vision_tower", "mm_projector"];
 const GEMMA4_TOWERS: [&str; 5] = ["audio_tower", "embed_audio", "embed_vision", "vision_embedder", "vision_tower"];
 const LLAMA4_TOWERS: [&str; 2] = ["vision_model", "multi_modal_projector"];
 const QWEN_TOWERS: [&str; 1] = ["visual"];
@@ -35,6 +41,8 @@ pub(super) struct Composite {
     texts: &'static [Text],
     /// The first parts of the names of tensors that are left out, each also after `model.`.
     pub(super) towers: &'static [&'static str],
+    /// True if config.json may have the keys of the text model beside `vision_config`, without `text_config`.
+    may_be_flat: bool,
 }
 
 /// A text model in a composite.
@@ -92,6 +100,28 @@ const GEMMA4_UNIFIED: Text = Text {
     ],
     unused_rotary_keys: &[],
 };
+const DEEPSEEK_V3: Text = Text {
+    model_type: "deepseek_v3",
+    defaults: &[
+        ("eos_token_id", "1"),
+        ("hidden_size", "7168"),
+        ("intermediate_size", "18432"),
+        ("kv_lora_rank", "512"),
+        ("max_position_embeddings", "4096"),
+        ("moe_intermediate_size", "2048"),
+        ("n_routed_experts", "256"),
+        ("num_attention_heads", "128"),
+        ("num_hidden_layers", "61"),
+        ("q_lora_rank", "1536"),
+        ("qk_nope_head_dim", "128"),
+        ("qk_rope_head_dim", "64"),
+        ("v_head_dim", "128"),
+        ("vocab_size", "129280"),
+    ],
+    unused_rotary_keys: &[],
+};
+/// DeepSeek V3 under the name that it has in files of Moonshot AI.
+const KIMI_K2: Text = Text { model_type: "kimi_k2", ..DEEPSEEK_V3 };
 const LLAMA4: Text = Text {
     model_type: "llama4_text",
     defaults: &[
@@ -155,6 +185,25 @@ const MISTRAL4: Text = Text {
     ],
     unused_rotary_keys: &[],
 };
+const QWEN2_VL: Text = Text {
+    model_type: "qwen2_vl_text",
+    defaults: &[
+        ("eos_token_id", "151645"),
+        ("hidden_size", "8192"),
+        ("intermediate_size", "29568"),
+        ("max_position_embeddings", "32768"),
+        ("max_window_layers", "80"),
+        ("num_attention_heads", "64"),
+        ("num_hidden_layers", "80"),
+        ("num_key_value_heads", "8"),
+        ("rms_norm_eps", "1e-5"),
+        ("rope_theta", "1000000.0"),
+        ("sliding_window", "4096"),
+        ("vocab_size", "152064"),
+    ],
+    unused_rotary_keys: &IMAGE_POSITIONS,
+};
+const QWEN2_5_VL: Text = Text { model_type: "qwen2_5_vl_text", ..QWEN2_VL };
 const QWEN3_VL: Text = Text {
     model_type: "qwen3_vl_text",
     defaults: &[
@@ -187,22 +236,18 @@ const QWEN3_VL_MOE: Text = Text {
     unused_rotary_keys: &IMAGE_POSITIONS,
 };
 
-const COMPOSITES: [Composite; 7] = [
-    Composite { architecture: "Gemma3ForConditionalGeneration", texts: &[GEMMA3], towers: &LLAVA_TOWERS },
-    Composite { architecture: "Gemma4ForConditionalGeneration", texts: &[GEMMA4], towers: &GEMMA4_TOWERS },
-    Composite {
-        architecture: "Gemma4UnifiedForConditionalGeneration",
-        texts: &[GEMMA4_UNIFIED],
-        towers: &GEMMA4_TOWERS,
-    },
-    Composite { architecture: "Llama4ForConditionalGeneration", texts: &[LLAMA4], towers: &LLAMA4_TOWERS },
-    Composite {
-        architecture: "Mistral3ForConditionalGeneration",
-        texts: &[MISTRAL, MINISTRAL3, MISTRAL4],
-        towers: &LLAVA_TOWERS,
-    },
-    Composite { architecture: "Qwen3VLForConditionalGeneration", texts: &[QWEN3_VL], towers: &QWEN_TOWERS },
-    Composite { architecture: "Qwen3VLMoeForConditionalGeneration", texts: &[QWEN3_VL_MOE], towers: &QWEN_TOWERS },
+const COMPOSITES: [Composite; 11] = [
+    Composite::new("Gemma3ForConditionalGeneration", &[GEMMA3], &LLAVA_TOWERS),
+    Composite::new("Gemma4ForConditionalGeneration", &[GEMMA4], &GEMMA4_TOWERS),
+    Composite::new("Gemma4UnifiedForConditionalGeneration", &[GEMMA4_UNIFIED], &GEMMA4_TOWERS),
+    Composite::new("KimiK25ForConditionalGeneration", &[DEEPSEEK_V3, KIMI_K2], &KIMI_TOWERS),
+    Composite::new("Kimi_K25ForConditionalGeneration", &[DEEPSEEK_V3, KIMI_K2], &KIMI_TOWERS),
+    Composite::new("Llama4ForConditionalGeneration", &[LLAMA4], &LLAMA4_TOWERS),
+    Composite::new("Mistral3ForConditionalGeneration", &[MISTRAL, MINISTRAL3, MISTRAL4], &LLAVA_TOWERS),
+    Composite::new("Qwen2VLForConditionalGeneration", &[QWEN2_VL], &QWEN_TOWERS).or_flat(),
+    Composite::new("Qwen2_5_VLForConditionalGeneration", &[QWEN2_5_VL], &QWEN_TOWERS).or_flat(),
+    Composite::new("Qwen3VLForConditionalGeneration", &[QWEN3_VL], &QWEN_TOWERS),
+    Composite::new("Qwen3VLMoeForConditionalGeneration", &[QWEN3_VL_MOE], &QWEN_TOWERS),
 ];
 
 /// The keys of a text model in a composite.
@@ -212,6 +257,8 @@ pub(super) struct TextKeys {
     pub(super) keys: Map<String, Value>,
     /// The keys that come from the whole model's object.
     pub(super) outer: Vec<&'static str>,
+    /// The keys that have the defaults of transformers.
+    pub(super) defaults: Vec<&'static str>,
 }
 
 /// Returns the composite that has this architecture; `None` if the architecture is a text model alone or unknown.
@@ -220,26 +267,33 @@ pub(super) fn find(architecture: &str) -> Option<&'static Composite> {
 }
 
 impl Composite {
+    const fn new(architecture: &'static str, texts: &'static [Text], towers: &'static [&'static str]) -> Self {
+        Self { architecture, texts, towers, may_be_flat: false }
+    }
+
+    const fn or_flat(self) -> Self {
+        Self { may_be_flat: true, ..self }
+    }
+
     /// Returns the keys of the text model in the whole model's configuration.
     ///
     /// # Errors
     /// When there is no `text_config`, or it describes another kind of text model.
     pub(super) fn text_keys(&self, whole: &Config, outer: &Map<String, Value>) -> Result<TextKeys, ModelError> {
+        if self.may_be_flat && !whole.has(TEXT) {
+            let is_of_image = |key: &str| IMAGE_KEYS.iter().any(|part| key.starts_with(part));
+            let mut keys = outer.clone();
+            keys.retain(|key, _| !is_of_image(key));
+            let defaults = self.texts[0].complete(&mut keys);
+            return Ok(TextKeys { prefix: String::new(), keys, outer: Vec::new(), defaults });
+        }
         let mut keys = whole.object(TEXT)?.ok_or_else(|| whole.missing(TEXT))?.clone();
         let text = whole.nested(TEXT, keys.clone());
         let found = text.text("model_type")?.unwrap_or(self.texts[0].model_type);
         let known = || self.texts.iter().map(|text| text.model_type).collect::<Vec<_>>().join(" or ");
         let model = self.texts.iter().find(|text| text.model_type == found);
-        let Text { defaults, unused_rotary_keys, .. } =
-            model.ok_or_else(|| text.unsupported("model_type", found, &known()))?;
-        for (key, value) in *defaults {
-            let value = || serde_json::from_str(value).expect("the defaults are JSON text");
-            keys.entry(*key).or_insert_with(value);
-        }
-        for rotary in ["rope_parameters", "rope_scaling"] {
-            let Some(Value::Object(parameters)) = keys.get_mut(rotary) else { continue };
-            parameters.retain(|key, _| !unused_rotary_keys.contains(&key.as_str()));
-        }
+        let model = model.ok_or_else(|| text.unsupported("model_type", found, &known()))?;
+        let defaults = model.complete(&mut keys);
         let mut from_outer = Vec::new();
         for names in OUTER {
             let has = |name: &&str| outer.get(*name).is_some_and(|value| !value.is_null());
@@ -248,7 +302,29 @@ impl Composite {
             keys.insert((*found).to_owned(), outer[*found].clone());
             from_outer.push(*found);
         }
-        Ok(TextKeys { prefix: format!("{TEXT}."), keys, outer: from_outer })
+        Ok(TextKeys { prefix: format!("{TEXT}."), keys, outer: from_outer, defaults })
+    }
+}
+
+impl Text {
+    /// Gives missing keys the defaults of transformers, and removes what changes nothing for text. Returns the keys
+    /// that were missing.
+    fn complete(&self, keys: &mut Map<String, Value>) -> Vec<&'static str> {
+        let missing: Vec<_> = self.defaults.iter().filter(|(key, _)| !keys.contains_key(*key)).collect();
+        for (key, value) in &missing {
+            keys.insert((*key).to_owned(), serde_json::from_str(value).expect("the defaults are JSON text"));
+        }
+        for rotary in ["rope_parameters", "rope_scaling"] {
+            let Some(Value::Object(parameters)) = keys.get_mut(rotary) else { continue };
+            parameters.retain(|key, _| !self.unused_rotary_keys.contains(&key.as_str()));
+            if !self.unused_rotary_keys.is_empty() {
+                parameters
+                    .values_mut()
+                    .filter(|value| **value == IMAGE_ROTARY)
+                    .for_each(|value| *value = "default".into());
+            }
+        }
+        missing.into_iter().map(|(key, _)| *key).collect()
     }
 }
 
@@ -385,6 +461,27 @@ mod tests {
         let expected =
             "config.json: text_config.model_type is mistral5; only mistral or ministral3 or mistral4 is supported";
         assert_eq!(message(other), expected);
+    }
+
+    /// Published files of Qwen 2.5 VL have no `text_config`.
+    #[test]
+    fn keys_of_the_text_may_be_beside_those_of_images() {
+        let text = r#""hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "vocab_size": 151936, "use_sliding_window": false"#;
+        let rotary = |kind: &str| format!(r#""rope_scaling": {{"type": "{kind}", "mrope_section": [2, 1, 1]}}"#);
+        let parse = |keys: &str| {
+            let json = format!(r#"{{"architectures": ["Qwen2_5_VLForConditionalGeneration"], {keys}}}"#);
+            Config::parse(json.as_bytes()).unwrap()
+        };
+        let graph = |config: &Config| models::build(config, FloatType::F32, 1).unwrap().decoder.to_string();
+        let tower = r#""vision_config": {"depth": 32}, "image_token_id": 7, "vision_start_token_id": 8"#;
+        let flat = parse(&format!(r#""model_type": "qwen2_5_vl", {text}, {}, {tower}"#, rotary("mrope")));
+        let nested = parse(&format!(r#""text_config": {{{text}, {}}}, {tower}"#, rotary("default")));
+        assert_eq!(graph(&flat), graph(&nested));
+        assert_eq!(flat.unread(), Vec::<String>::new());
+        assert_eq!(flat.eos_token_ids(None).unwrap(), [151_645]);
+        let message = models::build(&parse(&format!("{text}, \"vocab_size\": 0")), FloatType::F32, 1).unwrap_err();
+        assert_eq!(message.to_string(), "config.json: vocab_size is 0, expected a positive integer up to 2097152");
     }
 
     #[test]

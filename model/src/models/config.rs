@@ -133,11 +133,10 @@ impl Config {
         let keys = parse_object(CONFIG, bytes)?;
         let whole = Self { prefix: String::new(), outer: Vec::new(), keys, read_keys: ReadKeys::default() };
         let Some(composite) = whole.architecture().ok().and_then(composite::find) else { return Ok(whole) };
-        let composite::TextKeys { prefix, keys, outer } = composite.text_keys(&whole, &whole.keys)?;
-        // Defaults of transformers are not keys of the file.
-        let written = whole.object(composite::TEXT)?.cloned().unwrap_or_default();
+        let composite::TextKeys { prefix, keys, outer, defaults } = composite.text_keys(&whole, &whole.keys)?;
         let config = Self { prefix, outer, keys, read_keys: ReadKeys::default() };
-        config.keys.keys().filter(|key| !written.contains_key(*key)).for_each(|key| config.read_keys.add(key));
+        // Defaults of transformers are not keys of the file, and `text_config` need not have keys of the whole model.
+        config.outer.iter().chain(&defaults).for_each(|key| config.read_keys.add(key));
         Ok(config)
     }
 

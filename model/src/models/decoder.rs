@@ -278,6 +278,7 @@ impl Decoder {
                 has_sinks: false,
                 has_keys_as_values: false,
                 value_norm: None,
+                has_gate: false,
             },
             projections: Projections::Separate,
             has_fused_heads: config.flag_or(gguf::FUSED, false)?,
@@ -515,7 +516,7 @@ impl Decoder {
                 }
             };
         let [q_norm, k_norm] = [self.names.query_norm, self.names.key_norm].map(|name| scope.child(name));
-        AttentionScopes { q, k, v, o, q_norm, k_norm, sinks: scope.clone() }
+        AttentionScopes { q, k, v, o, q_norm, k_norm, sinks: scope.clone(), gate: scope.child("gate_proj") }
     }
 
     fn experts(&self, form: &ExpertsForm, scope: &WeightScope) -> Experts {

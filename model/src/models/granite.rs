@@ -1,13 +1,14 @@
 //! Granite 3 with and without experts, Granite with sliding windows, and HyperCLOVA X.
 //!
 //! Described in IBM's Granite 3.0 report, 2024, and in Naver's HyperCLOVA X report, 2025 (arXiv 2506.22403). Follows
-//! `transformers/models/granite/modeling_granite.py`, `granitemoe`, `granitemoeshared`, `granite_swa` and
-//! `hyperclovax`. Differences from Llama: the embeddings, the attention scores, and the outputs of attention and
+//! `transformers/models/granite/modeling_granite.py`, `granitemoe`, `granitemoeshared`, `granite_swa`, `granitemoe_swa`
+//! and `hyperclovax`. Differences from Llama: the embeddings, the attention scores, and the outputs of attention and
 //! feed-forward network are multiplied by factors; logits are divided by `logits_scaling`. In HyperCLOVA X, logits are
 //! multiplied by `logits_scaling`, and by default there are also norms after attention and after the feed-forward
 //! network (`use_post_norm`). In the models with experts, all layers have them; their weights are a softmax over the
-//! chosen ones, and there may be a shared expert. In Granite with sliding windows, each head has a sink, by default
-//! three of every four layers have a window, and each layer may have its own rotary base or none (`layer_rope_theta`).
+//! chosen ones, and there may be a shared expert. In Granite with sliding windows, with and without experts, each head
+//! has a sink, by default three of every four layers have a window, and each layer may have its own rotary base or none
+//! (`layer_rope_theta`).
 
 use std::sync::Arc;
 
@@ -26,15 +27,23 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 
 /// Builds Granite with experts, and with a shared expert if it has one; see [`super::build`].
 pub(super) fn build_moe(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
-    neutral::require(config, &[&FACTORS[..], &["num_local_experts", "shared_intermediate_size"]].concat())?;
+    neutral::require(config, &[&FACTORS[..], &EXPERTS].concat())?;
     let mut decoder = granite(config, dtype, num_ranks)?;
-    decoder.mlp_form = MlpForm::GatedFused { gate_up: "input_linear", down: "output_linear" };
     let names = match decoder.root.is_gguf() {
         true => ExpertNames::Apart { has_biases: false },
         false => ExpertNames::Rows(["input_linear.weight", "output_linear.weight"]),
     };
-    if decoder.root.is_gguf() {
-        decoder.mlp_form = MlpForm::Gated { gate: "gate_proj", up: "up_proj", down: "down_proj" };
+    set_experts(&mut decoder, config, ("router.layer", names))?;
+    decoder.build()
+}
+
+fn set_experts(
+    decoder: &mut Decoder,
+    config: &Config,
+    (router, names): (&'static str, ExpertNames),
+) -> Result<(), ModelError> {
+    if !decoder.root.is_gguf() {
+        decoder.mlp_form = MlpForm::GatedFused { gate_up: "input_linear", down: "output_linear" };
     }
     let shared = config.count_or("shared_intermediate_size", 0)?;
     decoder.experts = Some(ExpertsForm {
@@ -43,11 +52,11 @@ pub(super) fn build_moe(config: &Config, dtype: FloatType, num_ranks: usize) -> 
         gating: decoder.mlp.activation.into(),
         intermediate_size: decoder.mlp.intermediate_size,
         num_experts: config.size_or("num_local_experts", 8)?,
-        router: RouterForm::softmax("router.layer", config.size_or("num_experts_per_tok", 2)?, true),
+        router: RouterForm::softmax(router, config.size_or("num_experts_per_tok", 2)?, true),
         shared: (shared > 0).then_some(SharedForm { scope: "shared_mlp", intermediate_size: shared, gate: None }),
     });
     decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);
-    decoder.build()
+    Ok(())
 }
 
 fn granite(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
@@ -84,16 +93,29 @@ pub(super) fn build_hyperclovax(config: &Config, dtype: FloatType, num_ranks: us
 
 /// Builds Granite with sliding windows; see [`super::build`].
 pub(super) fn build_swa(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &[&FACTORS[..], &WINDOWS].concat())?;
+    let config = &config.or_default("rms_norm_eps", 1e-5).or_default("tie_word_embeddings", true);
+    let mut decoder = granite(config, dtype, num_ranks)?;
+    set_windows(&mut decoder, config)?;
+    decoder.build()
+}
+
+/// Builds Granite with experts and sliding windows; see [`super::build`].
+pub(super) fn build_moe_swa(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &[&FACTORS[..], &EXPERTS, &WINDOWS].concat())?;
+    let mut decoder = granite(config, dtype, num_ranks)?;
+    set_experts(&mut decoder, config, ("router", ExpertNames::Rows(["experts.gate_up_proj", "experts.down_proj"])))?;
+    set_windows(&mut decoder, config)?;
+    decoder.build()
+}
+
+/// Sets sinks, the windows of layers and their rotary embeddings.
+fn set_windows(decoder: &mut Decoder, config: &Config) -> Result<(), ModelError> {
     const THETAS: &str = "layer_rope_theta";
-    neutral::require(config, &[&FACTORS[..], &[THETAS, "layer_types", "sliding_window"]].concat())?;
-    let config = &config.or_default("sliding_window", 128).or_default("rms_norm_eps", 1e-5);
-    let mut decoder = decoder(config, dtype, num_ranks)?;
-    set_scales(&mut decoder, config)?;
     decoder.attention.has_sinks = true;
-    decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
-    decoder.set_windows(config, |layer| layer % 4 != 0)?;
+    decoder.set_windows(&config.or_default("sliding_window", 128), |layer| layer % 4 != 0)?;
     if !config.has(THETAS) {
-        return decoder.build();
+        return Ok(());
     }
     let (thetas, head_dim) = (config.numbers(THETAS)?, decoder.attention.head_dim);
     if thetas.len() != decoder.layers.len() {
@@ -105,7 +127,7 @@ pub(super) fn build_swa(config: &Config, dtype: FloatType, num_ranks: usize) -> 
         let rotary = || rope_config::read(&config, head_dim, Pairing::Halves);
         layer.rotary = if theta == 0.0 { None } else { Some(Arc::new(rotary()?)) };
     }
-    decoder.build()
+    Ok(())
 }
 
 /// Keys that all families of this file understand.
@@ -117,6 +139,9 @@ const FACTORS: [&str; 6] = [
     "mlp_bias",
     "residual_multiplier",
 ];
+/// Keys of the models with experts, and of those with sliding windows.
+const EXPERTS: [&str; 2] = ["num_local_experts", "shared_intermediate_size"];
+const WINDOWS: [&str; 3] = ["layer_rope_theta", "layer_types", "sliding_window"];
 
 fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
     let mut decoder = Decoder::llama(config, dtype, num_ranks)?;

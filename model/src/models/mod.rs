@@ -12,6 +12,7 @@
 //! [`Model`].
 
 mod activation;
+mod afmoe;
 mod apertus;
 mod architectures;
 mod bloom;
@@ -48,6 +49,7 @@ mod hy_v3;
 mod internlm3;
 mod llama;
 mod llama4;
+mod mellum;
 mod minicpm3;
 mod minimax_m2;
 mod mistral;
@@ -57,6 +59,7 @@ mod nemotron;
 mod neutral;
 mod olmo;
 mod olmo2;
+mod olmoe;
 mod opt;
 mod persimmon;
 mod phi;

@@ -38,7 +38,11 @@ pub(super) fn build_olmo3(config: &Config, dtype: FloatType, num_ranks: usize) -
     decoder.build()
 }
 
-fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
+/// Returns the description of OLMo 2.
+///
+/// # Errors
+/// When a key is missing or malformed. The message names the key.
+pub(super) fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
     let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.block = Block::Sequential {
         before_attention: None,

@@ -57,7 +57,15 @@ pub(super) fn build_qwen3_vl(config: &Config, dtype: FloatType, num_ranks: usize
     decoder.build()
 }
 
-fn set_experts(decoder: &mut Decoder, config: &Config, shared: Option<SharedForm>) -> Result<(), ModelError> {
+/// Gives experts to the layers that config.json does not say to be dense.
+///
+/// # Errors
+/// When a key is missing or malformed. The message names the key.
+pub(super) fn set_experts(
+    decoder: &mut Decoder,
+    config: &Config,
+    shared: Option<SharedForm>,
+) -> Result<(), ModelError> {
     let num_experts = match config.has("num_experts") {
         true => config.size("num_experts")?,
         false => config.size("num_local_experts")?,

@@ -117,7 +117,10 @@ fn groups(config: &Config, num_experts: usize) -> Result<Option<ExpertGroups>, M
 }
 
 /// Returns, for each layer, true if it has experts.
-fn sparse_layers(config: &Config, num_layers: usize) -> Result<Vec<bool>, ModelError> {
+///
+/// # Errors
+/// When `mlp_layer_types` has an unknown type, or not one for each layer.
+pub(super) fn sparse_layers(config: &Config, num_layers: usize) -> Result<Vec<bool>, ModelError> {
     let Some(types) = config.texts("mlp_layer_types")? else {
         let first = config.count_or("first_k_dense_replace", 0)?;
         return Ok((0..num_layers).map(|layer| layer >= first).collect());

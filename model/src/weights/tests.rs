@@ -338,12 +338,18 @@ fn the_text_of_a_composite_is_kept() {
     let left_out = |part, num_tensors| LeftOut { part, num_tensors, num_bytes: 8 * num_tensors };
     assert_eq!(checkpoint.left_out(), [left_out("multi_modal_projector", 1), left_out("vision_tower", 2)]);
 
-    for name in ["audio_tower.norm", "vision_tower2.norm", "model.norm.weight", "language_model2.norm"] {
+    for name in ["audio_tower.norm", "vision_tower2.norm", "model.norms.weight", "language_model2.norm"] {
         write(&path, &["lm_head.weight", name].map(tensor));
         let message = open(directory.path()).unwrap().into_text(&towers).unwrap_err().to_string();
         let expected = "of model.safetensors belongs neither to the text model nor to a part that is left out by name \
                         (vision_tower, multi_modal_projector)";
         assert_eq!(message, format!("tensor {name} {expected}"));
+    }
+    let of_text = ["lm_head.weight", "model.embed_tokens.weight", "model.layers.0.norm.weight", "model.norm.weight"];
+    write(&path, &[&of_text.map(tensor)[..], &[tensor("vision_tower.norm.weight")]].concat());
+    let checkpoint = open(directory.path()).unwrap().into_text(&towers).unwrap();
+    for name in of_text {
+        assert!(checkpoint.part(&spec(name, &[2]), 0).is_ok(), "{name}");
     }
     write(&path, &["lm_head.weight", "language_model.lm_head.weight"].map(tensor));
     let message = open(directory.path()).unwrap().into_text(&towers).unwrap_err().to_string();

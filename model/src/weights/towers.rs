@@ -9,10 +9,14 @@ use super::{Checkpoint, WeightsError};
 
 /// Pairs of a prefix in a composite and the prefix of the same tensors in a text model. The first prefix that a name
 /// has counts.
-const TEXT_PREFIXES: [(&str, &str); 4] = [
+const TEXT_PREFIXES: [(&str, &str); 7] = [
     ("language_model.lm_head.", HEAD),
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
+    // Composites of transformers before 4.52 whose text model has the names of a text model alone.
+    ("model.embed_tokens.", "model.embed_tokens."),
+    ("model.layers.", "model.layers."),
+    ("model.norm.", "model.norm."),
     (HEAD, HEAD),
 ];
 const HEAD: &str = "lm_head.";

@@ -190,6 +190,17 @@ const GEMMA_ROW: Row = Row { has_raised_norms: true, keys: &[GEMMA], ..PLAIN };
 #[rustfmt::skip]
 pub(super) const ROWS: &[Row] = &[
     Row {
+        architecture: "afmoe", name: "AfmoeForCausalLM",
+        // llama.cpp always multiplies embeddings.
+        keys: &[BIASES, WINDOWS, EXPERTS, QWEN_EXPERTS, &[("mup_enabled", Fixed("true")),
+            ("num_dense_layers", Or("leading_dense_block_count", "0")), ("num_shared_experts", Or("expert_shared_count", "0")),
+            ("route_norm", Or("expert_weights_norm", "true")), ("route_scale", Or("expert_weights_scale", "1.0"))]],
+        inner: &[("attn_gate.", "self_attn.gate_proj."), ("exp_probs_b.bias", "mlp.expert_bias"),
+            ("ffn_gate_inp.", "mlp.router.gate."), ("ffn_norm.", "pre_mlp_layernorm."),
+            ("post_ffw_norm.", "post_mlp_layernorm.")],
+        ..PLAIN
+    },
+    Row {
         architecture: "apertus", name: "ApertusForCausalLM", finish: special::unscaled_by_default,
         inner: &[("attn_norm.", "attention_layernorm."), ("ffn_norm.", "feedforward_layernorm.")], ..PLAIN
     },
@@ -375,6 +386,7 @@ pub(super) const ROWS: &[Row] = &[
         architecture: "olmo", name: "OlmoForCausalLM", keys: &[SORTED, &[("clip_qkv", Key("attention.clamp_kqv"))]], ..PLAIN
     },
     Row { architecture: "olmo2", name: "Olmo2ForCausalLM", keys: &[BIASES, WINDOWS], finish: special::olmo2, ..PLAIN },
+    Row { architecture: "olmoe", name: "OlmoeForCausalLM", keys: &[BIASES, EXPERTS, QWEN_EXPERTS], ..PLAIN },
     Row {
         architecture: "phi2", name: "PhiForCausalLM", outer: &[("output_norm.", "model.final_layernorm.")],
         inner: &[("attn_output.", "self_attn.dense."), ("ffn_down.", "mlp.fc2."), ("ffn_up.", "mlp.fc1.")],
@@ -395,6 +407,7 @@ pub(super) const ROWS: &[Row] = &[
             ("shared_expert_intermediate_size", Key("expert_shared_feed_forward_length"))]],
         ..PLAIN
     },
+    Row { architecture: "qwen2vl", name: "Qwen2ForCausalLM", keys: &[], ..PLAIN },
     Row { architecture: "qwen3", name: "Qwen3ForCausalLM", ..PLAIN },
     Row {
         architecture: "qwen3moe", name: "Qwen3MoeForCausalLM",

@@ -30,7 +30,8 @@ const SHORT_TOLERANCE: f64 = 0.03;
 const INT8_TOLERANCE: f64 = 0.15;
 
 /// The sample of checkpoints that is compiled for one device of XLA-CPU.
-const COMPILED: [&str; 22] = [
+const COMPILED: [&str; 23] = [
+    "afmoe",
     "apertus",
     "biogpt-unscaled",
     "deepseek-v2",
@@ -56,7 +57,8 @@ const COMPILED: [&str; 22] = [
 ];
 
 /// The sample of checkpoints that is compiled for two devices of XLA-CPU.
-const COMPILED_FOR_TWO: [&str; 9] = [
+const COMPILED_FOR_TWO: [&str; 10] = [
+    "afmoe-listed",
     "bloom",
     "deepseek-v3",
     "gemma3",
@@ -145,7 +147,8 @@ fn short_floats_are_near() {
         // A rounded score may choose another expert. Families with experts are tested here only with keys and values in
         // f32, as recorded.
         let tolerance = tolerance(true, SHORT_TOLERANCE, 2.0 * SHORT_TOLERANCE);
-        let with_experts = ["deepseek", "dots1", "gpt-oss", "llama4", "minimax", "mixtral", "moe"];
+        let with_experts =
+            ["deepseek", "dots1", "flex-olmo", "gpt-oss", "kimi", "llama4", "mellum", "minimax", "mixtral", "moe"];
         let has_experts = with_experts.iter().any(|part| name.contains(part));
         let kv_cache_dtypes = [KvCacheDtype::F32, KvCacheDtype::Auto];
         for kv_cache_dtype in &kv_cache_dtypes[..if has_experts { 1 } else { 2 }] {

@@ -261,7 +261,7 @@ fn what_is_wrong_is_named() {
         (
             "architecture",
             |bytes| replace(bytes, "llama", "mamba"),
-            "general.architecture is mamba; only apertus, arcee, bloom, ",
+            "general.architecture is mamba; only afmoe, apertus, arcee, ",
         ),
         (
             "type",
