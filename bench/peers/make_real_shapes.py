@@ -55,12 +55,12 @@ def fill(values):
 
 def save_mxfp4(model, folder):
     """Writes a gpt-oss checkpoint as it is published: experts in MXFP4, `[experts, outputs, inputs / 32, 16 bytes]`."""
-    tensors = {}
+    tensors, generator = {}, torch.Generator().manual_seed(0)
     for name, values in model.state_dict().items():
         if name.endswith(("gate_up_proj", "down_proj")):
             experts, inputs, outputs = values.shape
             shape = (experts, outputs, inputs // 32)
-            tensors[f"{name}_blocks"] = torch.randint(256, (*shape, 16), dtype=torch.uint8)
+            tensors[f"{name}_blocks"] = torch.randint(256, (*shape, 16), dtype=torch.uint8, generator=generator)
             # 2^-7.
             tensors[f"{name}_scales"] = torch.full(shape, 120, dtype=torch.uint8)
         else:

@@ -65,8 +65,8 @@ impl<D: LevelSums, const RIGHTS: usize> OfFormat for RowProducts<'_, D, RIGHTS> 
             let mut halves = [Line([0; LANES]); 2];
             let left = D::left(simd, line, &mut halves);
             let numbers = x.groups.get(step).unwrap_or(&GroupNumbers::NONE);
-            // Loops, because the compiler would not inline closures. Before the products, because it would move them
-            // behind these checks of bounds.
+            // This is a loop, because the compiler would not inline closures. It stands before the products, because
+            // the compiler would move products behind these checks of bounds.
             let mut parts = [(&[] as &[Line], &[] as &[Line]); RIGHTS];
             let mut levels = [&[] as &[Line]; RIGHTS];
             let mut aheads = [Ahead::nothing(&[]); RIGHTS];
@@ -111,7 +111,7 @@ struct StepOfRow<'a, const RIGHTS: usize> {
     step: usize,
 }
 
-/// The sums of two tiles.
+/// The sums of the two tiles of each panel.
 type Dots<D, S, const RIGHTS: usize> = [[<D as LevelSums>::Sums<S>; TILES]; RIGHTS];
 
 impl<const RIGHTS: usize> StepOfRow<'_, RIGHTS> {

@@ -3,8 +3,8 @@
 //! Described in huggingface.co/arcee-ai/Trinity-Mini, 2025. Follows `transformers/models/afmoe/modeling_afmoe.py`.
 //! Differences from Llama: each head of the queries and keys is normalised; by default three of every four layers have
 //! a window, and only these rotate queries and keys; the output of attention has a gate; there are also norms after
-//! attention and after the feed-forward network. All layers but the first have experts as in DeepSeek V3, without
-//! groups. Embeddings may be multiplied by the square root of their size (`mup_enabled`).
+//! attention and after the feed-forward network. All layers but the first ones (`num_dense_layers`) have experts as in
+//! DeepSeek V3, without groups. Embeddings may be multiplied by the square root of their size (`mup_enabled`).
 
 use numbers::FloatType;
 
@@ -33,7 +33,6 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
         "mup_enabled",
         "num_dense_layers",
         "num_experts",
-        "num_local_experts",
         "num_shared_experts",
         "route_scale",
         "sliding_window",
@@ -66,6 +65,8 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 /// of dense layers and of the factor of weights.
 fn with_defaults(config: &Config) -> Result<Config, ModelError> {
     let (num_dense, factor) = (config.count_or("num_dense_layers", 1)?, config.number_or("route_scale", 1.0)?);
+    // Transformers does not read DeepSeek's names.
+    let config = config.without(&["first_k_dense_replace", "norm_topk_prob", "routed_scaling_factor"]);
     let config = config.or_default("first_k_dense_replace", num_dense).or_default("routed_scaling_factor", factor);
     let config = config.or_default("norm_topk_prob", true).or_default("num_shared_experts", 2);
     let config = config.or_default("head_dim", 128).or_default("sliding_window", 1024);

@@ -24,7 +24,7 @@ const OUTER: [&[&str]; 5] = [
 const IMAGE_POSITIONS: [&str; 2] = ["mrope_interleaved", "mrope_section"];
 /// The type of rotary parameters with such keys in files of transformers 4. For text it is `default`.
 const IMAGE_ROTARY: &str = "mrope";
-/// The first parts of keys that describe images where the keys of the text model are beside them.
+/// The first parts of keys that describe images, and not the text model.
 const IMAGE_KEYS: [&str; 3] = ["image_", "video_", "vision_"];
 
 const LLAVA_TOWERS: [&str; 2] = ["vision_tower", "multi_modal_projector"];
@@ -55,6 +55,26 @@ struct Text {
     unused_rotary_keys: &'static [&'static str],
 }
 
+const DEEPSEEK_V3: Text = Text {
+    model_type: "deepseek_v3",
+    defaults: &[
+        ("eos_token_id", "1"),
+        ("hidden_size", "7168"),
+        ("intermediate_size", "18432"),
+        ("kv_lora_rank", "512"),
+        ("max_position_embeddings", "4096"),
+        ("moe_intermediate_size", "2048"),
+        ("n_routed_experts", "256"),
+        ("num_attention_heads", "128"),
+        ("num_hidden_layers", "61"),
+        ("q_lora_rank", "1536"),
+        ("qk_nope_head_dim", "128"),
+        ("qk_rope_head_dim", "64"),
+        ("v_head_dim", "128"),
+        ("vocab_size", "129280"),
+    ],
+    unused_rotary_keys: &[],
+};
 const GEMMA3: Text = Text {
     model_type: "gemma3_text",
     defaults: &[
@@ -97,26 +117,6 @@ const GEMMA4_UNIFIED: Text = Text {
         ("num_hidden_layers", "30"),
         ("num_key_value_heads", "4"),
         ("vocab_size", "262144"),
-    ],
-    unused_rotary_keys: &[],
-};
-const DEEPSEEK_V3: Text = Text {
-    model_type: "deepseek_v3",
-    defaults: &[
-        ("eos_token_id", "1"),
-        ("hidden_size", "7168"),
-        ("intermediate_size", "18432"),
-        ("kv_lora_rank", "512"),
-        ("max_position_embeddings", "4096"),
-        ("moe_intermediate_size", "2048"),
-        ("n_routed_experts", "256"),
-        ("num_attention_heads", "128"),
-        ("num_hidden_layers", "61"),
-        ("q_lora_rank", "1536"),
-        ("qk_nope_head_dim", "128"),
-        ("qk_rope_head_dim", "64"),
-        ("v_head_dim", "128"),
-        ("vocab_size", "129280"),
     ],
     unused_rotary_keys: &[],
 };
@@ -278,12 +278,10 @@ impl Composite {
     /// Returns the keys of the text model in the whole model's configuration.
     ///
     /// # Errors
-    /// When there is no `text_config`, or it describes another kind of text model.
+    /// When there is no `text_config` and the composite needs one, or it describes another kind of text model.
     pub(super) fn text_keys(&self, whole: &Config, outer: &Map<String, Value>) -> Result<TextKeys, ModelError> {
         if self.may_be_flat && !whole.has(TEXT) {
-            let is_of_image = |key: &str| IMAGE_KEYS.iter().any(|part| key.starts_with(part));
             let mut keys = outer.clone();
-            keys.retain(|key, _| !is_of_image(key));
             let defaults = self.texts[0].complete(&mut keys);
             return Ok(TextKeys { prefix: String::new(), keys, outer: Vec::new(), defaults });
         }
@@ -310,6 +308,7 @@ impl Text {
     /// Gives missing keys the defaults of transformers, and removes what changes nothing for text. Returns the keys
     /// that were missing.
     fn complete(&self, keys: &mut Map<String, Value>) -> Vec<&'static str> {
+        keys.retain(|key, _| !IMAGE_KEYS.iter().any(|part| key.starts_with(part)));
         let missing: Vec<_> = self.defaults.iter().filter(|(key, _)| !keys.contains_key(*key)).collect();
         for (key, value) in &missing {
             keys.insert((*key).to_owned(), serde_json::from_str(value).expect("the defaults are JSON text"));
@@ -317,11 +316,10 @@ impl Text {
         for rotary in ["rope_parameters", "rope_scaling"] {
             let Some(Value::Object(parameters)) = keys.get_mut(rotary) else { continue };
             parameters.retain(|key, _| !self.unused_rotary_keys.contains(&key.as_str()));
-            if !self.unused_rotary_keys.is_empty() {
-                parameters
-                    .values_mut()
-                    .filter(|value| **value == IMAGE_ROTARY)
-                    .for_each(|value| *value = "default".into());
+            for kind in ["rope_type", "type"] {
+                if let Some(kind) = parameters.get_mut(kind).filter(|kind| **kind == IMAGE_ROTARY) {
+                    *kind = "default".into();
+                }
             }
         }
         missing.into_iter().map(|(key, _)| *key).collect()

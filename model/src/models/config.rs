@@ -135,7 +135,7 @@ impl Config {
         let Some(composite) = whole.architecture().ok().and_then(composite::find) else { return Ok(whole) };
         let composite::TextKeys { prefix, keys, outer, defaults } = composite.text_keys(&whole, &whole.keys)?;
         let config = Self { prefix, outer, keys, read_keys: ReadKeys::default() };
-        // Defaults of transformers are not keys of the file, and `text_config` need not have keys of the whole model.
+        // Keys of the whole model and defaults of transformers count as read.
         config.outer.iter().chain(&defaults).for_each(|key| config.read_keys.add(key));
         Ok(config)
     }

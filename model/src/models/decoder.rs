@@ -15,7 +15,7 @@ use crate::graph::{Gating, Graph, Input, Pairing, Partition, RotarySpec, Section
 use crate::layers::{
     AttentionForm, AttentionLayer, AttentionScopes, Embedding, ExpertNames, Experts, ExpertsSize, Head,
     LatentAttention, LatentForm, LayerInput, LayerInputs, LayerInputsForm, Linear, LinearSize, Mlp, MlpSize, Norm,
-    NormForm, QueryKeyNorm, RouterForm, SelfAttention, WeightScope,
+    NormForm, QueryKeyNorm, RotaryScaling, RouterForm, SelfAttention, WeightScope,
 };
 
 /// The description of a causal language model.
@@ -346,6 +346,22 @@ impl Decoder {
             self.layers.iter_mut().zip(&sliding).for_each(|(layer, sliding)| layer.window = sliding.then_some(window));
         }
         Ok(sliding)
+    }
+
+    /// Gives the layers with a window, true in `sliding`, the rotary embedding of `sliding_attention` in config.json,
+    /// by default that of base `theta` without scaling.
+    ///
+    /// # Errors
+    /// When the rotary parameters are malformed.
+    pub(super) fn set_local_rotary(&mut self, config: &Config, sliding: &[bool], theta: f64) -> Result<(), ModelError> {
+        let head_dim = self.attention.head_dim;
+        let local = rope_config::read_kind(config, head_dim, "sliding_attention")?;
+        let local = local.unwrap_or_else(|| RotaryScaling::Default.spec(theta, head_dim, Pairing::Halves));
+        let local = Arc::new(local);
+        for (layer, _) in self.layers.iter_mut().zip(sliding).filter(|(_, is_sliding)| **is_sliding) {
+            layer.rotary = Some(Arc::clone(&local));
+        }
+        Ok(())
     }
 
     /// Returns true for each layer of the type `named`. config.json's `layer_types` determines the types, which are

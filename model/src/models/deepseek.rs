@@ -1,9 +1,9 @@
-//! Models with latent attention: DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash, Mistral Small 4 and Youtu.
+//! Models with latent attention: DeepSeek V2 and V3, Kimi K2 to K2.6, GLM 4.7 Flash, Mistral Small 4 and Youtu.
 //!
 //! Papers: DeepSeek-AI, 2024 (arXiv 2405.04434 and 2412.19437). Follows `transformers/models/deepseek_v2`,
-//! `deepseek_v3`, `glm4_moe_lite`, `mistral4` and `youtu`. Differences from Llama: the heads of a layer share one
-//! latent vector per token, from which keys and values are computed; positions rotate only a part of a key; most layers
-//! have experts. The layers after the last one, which predict further tokens, are not read.
+//! `deepseek_v3`, `glm4_moe_lite`, `kimi_k25`, `mistral4` and `youtu`. Differences from Llama: the heads of a layer
+//! share one latent vector per token, from which keys and values are computed; positions rotate only a part of a key;
+//! most layers have experts. The layers after the last one, which predict further tokens, are not read.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) const LATENT_KEYS: [&str; 2] = ["kv_lora_rank", "q_lora_rank"];
 /// The key that says that each head's two matrices are two tensors. Only `gguf` writes it.
 pub(super) const GGUF_SPLIT_HEADS: &str = "gguf_split_heads";
 
-/// Builds DeepSeek V3 and Kimi K2; see [`super::build`].
+/// Builds DeepSeek V3, Kimi K2 and the text model of Kimi K2.5 and K2.6; see [`super::build`].
 pub(super) fn build_v3(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let config = config.or_default("first_k_dense_replace", 3).or_default("n_group", 8).or_default("topk_group", 4);
     let config = config.or_default("routed_scaling_factor", 2.5).or_default("num_experts_per_tok", 8);

@@ -5,13 +5,10 @@
 //! window are followed by one layer without; layers with and without a window have separate rotary parameters
 //! (`rope_local_base_freq` in old files).
 
-use std::sync::Arc;
-
 use numbers::FloatType;
 
-use super::{Config, Model, ModelError, gemma, gemma2, neutral, rope_config};
-use crate::graph::{Pairing, RotarySpec};
-use crate::layers::{QueryKeyNorm, RotaryScaling};
+use super::{Config, Model, ModelError, gemma, gemma2, neutral};
+use crate::layers::QueryKeyNorm;
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
@@ -30,18 +27,6 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
     let pattern = config.size_or("sliding_window_pattern", 6)?;
     let sliding = decoder.set_windows(config, |layer| (layer + 1) % pattern != 0)?;
-    let local = Arc::new(local_rotary(config, decoder.attention.head_dim)?);
-    for (layer, _) in decoder.layers.iter_mut().zip(sliding).filter(|(_, is_sliding)| *is_sliding) {
-        layer.rotary = Some(Arc::clone(&local));
-    }
+    decoder.set_local_rotary(config, &sliding, config.number_or("rope_local_base_freq", 10_000.0)?)?;
     decoder.build()
-}
-
-/// Returns the rotary embedding of layers with a window.
-fn local_rotary(config: &Config, head_dim: usize) -> Result<RotarySpec, ModelError> {
-    if let Some(local) = rope_config::read_kind(config, head_dim, "sliding_attention")? {
-        return Ok(local);
-    }
-    let theta = config.number_or("rope_local_base_freq", 10_000.0)?;
-    Ok(RotaryScaling::Default.spec(theta, head_dim, Pairing::Halves))
 }

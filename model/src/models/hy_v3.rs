@@ -50,7 +50,10 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 /// of weights.
 fn with_defaults(config: &Config) -> Result<Config, ModelError> {
     let factor = config.number_or("router_scaling_factor", 2.826)?;
-    let config = config.or_default("first_k_dense_replace", 1).or_default("norm_topk_prob", true);
+    let config = config
+        .without(&["routed_scaling_factor"])
+        .or_default("first_k_dense_replace", 1)
+        .or_default("norm_topk_prob", true);
     let config = config.or_default("num_shared_experts", 1).or_default("rope_theta", 11_158_840.0);
     Ok(config.or_default("routed_scaling_factor", factor).or_default("rms_norm_eps", 1e-5))
 }

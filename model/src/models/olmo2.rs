@@ -6,14 +6,11 @@
 //! heads together. In OLMo 3, by default three of every four layers have a window, and the rotary embedding of these
 //! layers is not scaled.
 
-use std::sync::Arc;
-
 use numbers::FloatType;
 
 use super::decoder::{Block, Decoder};
-use super::{Config, Model, ModelError, neutral, rope_config};
-use crate::graph::Pairing;
-use crate::layers::{QueryKeyNorm, RotaryScaling};
+use super::{Config, Model, ModelError, neutral};
+use crate::layers::QueryKeyNorm;
 
 /// Builds OLMo 2; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
@@ -26,15 +23,7 @@ pub(super) fn build_olmo3(config: &Config, dtype: FloatType, num_ranks: usize) -
     neutral::require(config, &["attention_bias", "layer_types", "sliding_window"])?;
     let mut decoder = decoder(config, dtype, num_ranks)?;
     let sliding = decoder.set_windows(config, |layer| (layer + 1) % 4 != 0)?;
-    let head_dim = decoder.attention.head_dim;
-    let local = match rope_config::read_kind(config, head_dim, "sliding_attention")? {
-        Some(local) => local,
-        None => RotaryScaling::Default.spec(config.number_or("rope_theta", 10_000.0)?, head_dim, Pairing::Halves),
-    };
-    let local = Arc::new(local);
-    for (layer, _) in decoder.layers.iter_mut().zip(sliding).filter(|(_, is_sliding)| *is_sliding) {
-        layer.rotary = Some(Arc::clone(&local));
-    }
+    decoder.set_local_rotary(config, &sliding, config.number_or("rope_theta", 10_000.0)?)?;
     decoder.build()
 }
 

@@ -1,6 +1,7 @@
-//! Qwen 2 and 2.5.
+//! Qwen 2 and 2.5, and the text models of Qwen 2 VL and 2.5 VL.
 //!
-//! Paper: Yang et al., 2024 (arXiv 2407.10671). Follows `transformers/models/qwen2/modeling_qwen2.py`. Differences from
+//! Papers: Yang et al., 2024 (arXiv 2407.10671), Wang et al., 2024 (arXiv 2409.12191) and Bai et al., 2025 (arXiv
+//! 2502.13923). Follows `transformers/models/qwen2/modeling_qwen2.py`, `qwen2_vl` and `qwen2_5_vl`. Differences from
 //! Llama: queries, keys and values have biases, but the output of attention has none; with `use_sliding_window`, the
 //! layers from `max_window_layers` on have a window.
 

@@ -21,7 +21,7 @@ pub(super) fn build_qwen2(config: &Config, dtype: FloatType, num_ranks: usize) -
     let intermediate_size = config.size("shared_expert_intermediate_size")?;
     let gate = Some("mlp.shared_expert_gate");
     let shared = SharedForm { scope: "mlp.shared_expert", intermediate_size, gate };
-    set_experts(&mut decoder, config, Some(shared))?;
+    set_experts(&mut decoder, config, (config.size("moe_intermediate_size")?, Some(shared)))?;
     decoder.build()
 }
 
@@ -36,7 +36,7 @@ pub(super) fn build_qwen3(config: &Config, dtype: FloatType, num_ranks: usize) -
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
     let has_window = config.flag_or("use_sliding_window", false)? && config.has("sliding_window");
     decoder.set_windows(config, |_| has_window)?;
-    set_experts(&mut decoder, config, None)?;
+    set_experts(&mut decoder, config, (config.size("moe_intermediate_size")?, None))?;
     decoder.build()
 }
 
@@ -52,19 +52,19 @@ pub(super) fn build_qwen3_vl(config: &Config, dtype: FloatType, num_ranks: usize
     let config = &config.or_default("norm_topk_prob", true);
     let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
-    set_experts(&mut decoder, config, None)?;
+    set_experts(&mut decoder, config, (intermediate_size, None))?;
     decoder.experts.iter_mut().for_each(|experts| experts.names = ExpertNames::Halves);
     decoder.build()
 }
 
-/// Gives experts to the layers that config.json does not say to be dense.
+/// Gives experts of width `intermediate_size` to the layers that config.json does not say to be dense.
 ///
 /// # Errors
 /// When a key is missing or malformed. The message names the key.
 pub(super) fn set_experts(
     decoder: &mut Decoder,
     config: &Config,
-    shared: Option<SharedForm>,
+    (intermediate_size, shared): (usize, Option<SharedForm>),
 ) -> Result<(), ModelError> {
     let num_experts = match config.has("num_experts") {
         true => config.size("num_experts")?,
@@ -75,7 +75,7 @@ pub(super) fn set_experts(
         scope: "mlp",
         names: ExpertNames::Each(["gate_proj", "up_proj", "down_proj"]),
         gating: decoder.mlp.activation.into(),
-        intermediate_size: config.size("moe_intermediate_size")?,
+        intermediate_size,
         num_experts,
         router: RouterForm::softmax("gate", config.size("num_experts_per_tok")?, is_normalised),
         shared,

@@ -63,6 +63,7 @@ const UNUSED: &[&str] = &[
     "label2id",
     "layerdrop",
     "length_penalty",
+    "load_balance_coeff",
     "max_length",
     "max_position_embeddings",
     "max_seq_len",
@@ -70,6 +71,8 @@ const UNUSED: &[&str] = &[
     "min_length",
     "model_type",
     "moe_intermediate_size",
+    "mtp_layer_types",
+    "mtp_mlp_layer_types",
     "n_ctx",
     "n_positions",
     "no_repeat_ngram_size",
@@ -77,6 +80,7 @@ const UNUSED: &[&str] = &[
     "num_beams",
     "num_experts_per_tok",
     "num_kv_heads",
+    "num_mtp_layers",
     "num_nextn_predict_layers",
     "num_return_sequences",
     "original_max_position_embeddings",
@@ -128,6 +132,7 @@ const UNUSED: &[&str] = &[
     "unsloth_version",
     "use_bfloat16",
     "use_cache",
+    "use_grouped_mm",
     "vocab_size_per_layer_input",
 ];
 

@@ -9,8 +9,10 @@ use super::{Checkpoint, WeightsError};
 
 /// Pairs of a prefix in a composite and the prefix of the same tensors in a text model. The first prefix that a name
 /// has counts.
-const TEXT_PREFIXES: [(&str, &str); 7] = [
+const TEXT_PREFIXES: [(&str, &str); 8] = [
     ("language_model.lm_head.", HEAD),
+    // Kimi K2.5, as transformers 5.23 saves it.
+    ("language_model.model.blocks.", "model.layers."),
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     // Composites of transformers before 4.52 whose text model has the names of a text model alone.

@@ -191,7 +191,8 @@ const GEMMA_ROW: Row = Row { has_raised_norms: true, keys: &[GEMMA], ..PLAIN };
 pub(super) const ROWS: &[Row] = &[
     Row {
         architecture: "afmoe", name: "AfmoeForCausalLM",
-        // llama.cpp always multiplies embeddings.
+        // llama.cpp always multiplies embeddings. Its converter leaves out `expert_weights_norm` if config.json has no
+        // `route_norm`, as transformers writes it, which always normalises.
         keys: &[BIASES, WINDOWS, EXPERTS, QWEN_EXPERTS, &[("mup_enabled", Fixed("true")),
             ("num_dense_layers", Or("leading_dense_block_count", "0")), ("num_shared_experts", Or("expert_shared_count", "0")),
             ("route_norm", Or("expert_weights_norm", "true")), ("route_scale", Or("expert_weights_scale", "1.0"))]],
