@@ -3,8 +3,9 @@
 //! Entry points: [`SpeedArgs`], [`measure`]. Reading a prompt is compared with the multiply-adds per second that the
 //! processor can do. Decoding is compared with memory bandwidth, as if each step read every weight that it multiplies
 //! once, and all keys and values of its rows. Which weights several rows of a model with experts read depends on their
-//! choices, so that there is no comparison. Shares of these limits are calculated from the median time of the steps,
-//! speeds from the median and from the shortest time.
+//! choices, so that there is no comparison. Speeds are calculated from the median and from the shortest time of the
+//! steps. The share of the bandwidth comes from other steps, each compared with reads of memory just before and after
+//! it, because the bandwidth of a machine that others use too changes from second to second.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use clap::Args;
 use devices::{Asked, BackendKind, Device, Quantize};
 use kernels::arithmetic::multiply_adds_per_second;
 use kernels::linear::WeightType;
-use kernels::memory::read_bandwidth;
+use kernels::memory::Reader;
 use proto::{Opening, Release, Row, Sample, SamplingParams, Step, Warmup};
 
 use crate::args::{ModelArgs, ShardArgs};
@@ -23,6 +24,10 @@ use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
 /// The maximum number of bytes that are read to measure the bandwidth. If the weights are smaller, as many bytes as
 /// they have are read.
 const MAX_READ_BYTES: usize = 1 << 30;
+/// The number of times that these bytes are read before the first step, and between two steps. The fastest counts, so
+/// it does not matter that the threads of a step still wait for work at the first.
+const NUM_READS: usize = 8;
+const NUM_READS_BETWEEN: usize = 3;
 
 /// The model and the steps to measure.
 #[derive(Debug, Clone, Args)]
@@ -117,7 +122,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     let kv_bytes_per_token = warm_up(&mut engine, &warmup, progress)?;
     let mut text = format!("loaded and warm after {:.1} s\n", start.elapsed().as_secs_f64());
     let machine = Machine::of(args, &engine)?;
-    let bandwidth = machine.bandwidth();
+    let bandwidth = machine.bandwidth(&machine.reader(), NUM_READS);
     let peak = machine.peak();
     let weights_gb = engine.info().weights_bytes as f64 / 1e9;
     let stored = args.model.quantize.map_or_else(|| engine.info().dtype.clone(), |quantize| quantize.to_string());
@@ -131,14 +136,14 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     let _ =
         writeln!(text, "prefill {tokens:<4} {rates_of_prompts}, linear layers at {share:.0} % of {peak:.0} GFLOP/s");
     for num_rows in &args.rows {
-        let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
-        let seconds = decodes(&mut engine, args, sequences)?;
+        let sequences = || Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
+        let seconds = decodes(&mut engine, args, sequences(), &mut || ())?;
         // On average, the contexts of a step contain about half of the tokens to generate.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
         let read_gb = (engine.row_bytes() as f64 + num_tokens * kv_bytes_per_token) / 1e9;
-        let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(machine.bandwidth());
         let _ = write!(text, "decode  {num_rows:<4} {}", rates(&seconds, f64::from(*num_rows)));
         if *num_rows == 1 || !has_experts {
+            let share = 100.0 * machine.share_of_bandwidth(&mut engine, args, sequences(), read_gb)?;
             let _ = write!(text, ", {read_gb:.2} GB at {share:.0} % of the bandwidth");
         }
         text.push('\n');
@@ -164,9 +169,32 @@ impl Machine {
         Ok(Self { pool, read_bytes, weights })
     }
 
+    fn reader(&self) -> Reader {
+        self.pool.install(|| Reader::new(self.read_bytes))
+    }
+
     /// Measures the bandwidth of reads, in GB/s.
-    fn bandwidth(&self) -> f64 {
-        self.pool.install(|| read_bandwidth(self.read_bytes))
+    fn bandwidth(&self, reader: &Reader, num_reads: usize) -> f64 {
+        self.pool.install(|| reader.bandwidth(num_reads))
+    }
+
+    /// Returns the median share of the bandwidth that decoding steps use if each reads `read_gb`, in GB.
+    ///
+    /// # Errors
+    /// When a step fails.
+    fn share_of_bandwidth(
+        &self,
+        engine: &mut Engine,
+        args: &SpeedArgs,
+        sequences: Sequences,
+        read_gb: f64,
+    ) -> Result<f64, EngineError> {
+        let reader = self.reader();
+        let mut bandwidths = Vec::new();
+        let mut read = || bandwidths.push(self.bandwidth(&reader, NUM_READS_BETWEEN));
+        let seconds = decodes(engine, args, sequences, &mut read)?;
+        let of_step = |(seconds, around): (&f64, &[f64])| 2.0 * read_gb / seconds / around.iter().sum::<f64>();
+        Ok(median(&seconds.iter().zip(bandwidths.windows(2)).map(of_step).collect::<Vec<f64>>()))
     }
 
     /// Measures the multiply-adds per second.
@@ -262,13 +290,21 @@ fn prefills(engine: &mut Engine, args: &SpeedArgs, sequences: &Sequences) -> Res
     Ok(seconds)
 }
 
-fn decodes(engine: &mut Engine, args: &SpeedArgs, mut sequences: Sequences) -> Result<Vec<f64>, EngineError> {
+/// Returns the seconds of each decoding step. `between` is called before the first and after each.
+fn decodes(
+    engine: &mut Engine,
+    args: &SpeedArgs,
+    mut sequences: Sequences,
+    between: &mut dyn FnMut(),
+) -> Result<Vec<f64>, EngineError> {
     for slot in 0..sequences.num_sequences {
         engine.step(&sequences.prefill(slot))?;
     }
     let mut seconds = Vec::new();
+    between();
     for _ in 0..args.steps {
         seconds.push(seconds_of(engine, &sequences.decode())?);
+        between();
     }
     engine.release(&sequences.release())?;
     Ok(seconds)
@@ -287,8 +323,8 @@ fn rates(seconds: &[f64], tokens: f64) -> String {
     format!("{usual:7.1} tokens/s, best {best:7.1}; a step {:7.1} ms, best {:7.1}", median * 1e3, shortest * 1e3)
 }
 
-fn median(seconds: &[f64]) -> f64 {
-    let mut sorted = seconds.to_vec();
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
