@@ -3,9 +3,10 @@
 //! Entry points: [`SpeedArgs`], [`measure`]. Reading a prompt is compared with the multiply-adds per second that the
 //! processor can do. Decoding is compared with memory bandwidth, as if each step read every weight that it multiplies
 //! once, and all keys and values of its rows. Which weights several rows of a model with experts read depends on their
-//! choices, so that there is no comparison. Speeds are calculated from the median and from the shortest time of the
-//! steps. The share of the bandwidth comes from other steps, each compared with reads of memory just before and after
-//! it, because the bandwidth of a machine that others use too changes from second to second.
+//! choices, so that there is no comparison. The share of the peak is calculated from the median time of the steps,
+//! speeds from the median and from the shortest time. The share of the bandwidth comes from other steps, each compared
+//! with reads of memory just before and after it, because the bandwidth of a machine that others use too changes from
+//! second to second.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -24,9 +25,10 @@ use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
 /// The maximum number of bytes that are read to measure the bandwidth. If the weights are smaller, as many bytes as
 /// they have are read.
 const MAX_READ_BYTES: usize = 1 << 30;
-/// The number of times that these bytes are read before the first step, and between two steps. The fastest counts, so
-/// it does not matter that the threads of a step still wait for work at the first.
+/// The number of times that these bytes are read for the bandwidth in the report's head.
 const NUM_READS: usize = 8;
+/// The number of times that these bytes are read before and after each step. The fastest counts, because the threads of
+/// the step are still awake at the first.
 const NUM_READS_BETWEEN: usize = 3;
 
 /// The model and the steps to measure.
@@ -348,6 +350,8 @@ mod tests {
         let report = measure(&Command::parse_from(args).speed, &mut |_, _, _| ()).unwrap();
         let of = |start: &str| report.lines().filter(|line| line.starts_with(start)).count();
         assert_eq!((of("prefill 20 "), of("decode  1 "), of("decode  3 "), of("decode")), (1, 1, 1, 2), "{report}");
+        // Without reads before and after each step there would be no share.
+        assert_eq!((report.matches("% of the bandwidth").count(), report.contains("NaN")), (2, false), "{report}");
     }
 
     #[test]

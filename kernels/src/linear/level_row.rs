@@ -24,8 +24,8 @@ pub(super) enum Order {
     OfTiles,
 }
 
-/// Adds to `sums` the products of a single row and several panels. They are interleaved pair by pair, so that additions
-/// to one sum do not wait for each other. `rights` are whole panels, heads included.
+/// Adds to `sums` the products of a single row and several panels. The panels take turns pair by pair, so that
+/// additions to one sum do not wait for each other. `rights` are whole panels, heads included.
 #[inline(always)]
 pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     simd: S,

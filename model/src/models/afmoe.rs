@@ -61,8 +61,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     decoder.build()
 }
 
-/// Returns `config` with the values that transformers assumes for missing keys, and with DeepSeek's names of the number
-/// of dense layers and of the factor of weights.
+/// Returns `config` with transformers' values for missing keys, and with DeepSeek's names of some keys.
 fn with_defaults(config: &Config) -> Result<Config, ModelError> {
     let (num_dense, factor) = (config.count_or("num_dense_layers", 1)?, config.number_or("route_scale", 1.0)?);
     // Transformers does not read DeepSeek's names.
@@ -71,4 +70,34 @@ fn with_defaults(config: &Config) -> Result<Config, ModelError> {
     let config = config.or_default("norm_topk_prob", true).or_default("num_shared_experts", 2);
     let config = config.or_default("head_dim", 128).or_default("sliding_window", 1024);
     Ok(config.or_default("rms_norm_eps", 1e-5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(more: &str) -> Result<String, String> {
+        let json = format!(
+            r#"{{"vocab_size": 8, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 8,
+            "moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 3,
+            "route_scale": 2.5{more}}}"#
+        );
+        let config = Config::parse(json.as_bytes()).unwrap();
+        build(&config, FloatType::F32, 1).map(|model| model.decoder.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn missing_keys_have_the_defaults_of_transformers() {
+        let all = r#", "num_dense_layers": 1, "num_shared_experts": 2, "head_dim": 128, "sliding_window": 1024,
+            "rms_norm_eps": 1e-5, "global_attn_every_n_layers": 4, "mup_enabled": false"#;
+        assert_eq!(graph(""), graph(all));
+        assert_ne!(graph(""), graph(r#", "num_dense_layers": 2"#));
+    }
+
+    #[test]
+    fn the_names_of_deepseek_change_nothing() {
+        assert_eq!(graph(""), graph(r#", "routed_scaling_factor": 1, "norm_topk_prob": false"#));
+        let expected = "config.json: route_norm is false; only true is supported";
+        assert_eq!(graph(r#", "route_norm": false"#), Err(expected.to_owned()));
+    }
 }

@@ -317,7 +317,8 @@ impl Text {
             let Some(Value::Object(parameters)) = keys.get_mut(rotary) else { continue };
             parameters.retain(|key, _| !self.unused_rotary_keys.contains(&key.as_str()));
             for kind in ["rope_type", "type"] {
-                if let Some(kind) = parameters.get_mut(kind).filter(|kind| **kind == IMAGE_ROTARY) {
+                let kind = parameters.get_mut(kind).filter(|kind| **kind == IMAGE_ROTARY);
+                if let Some(kind) = kind.filter(|_| !self.unused_rotary_keys.is_empty()) {
                     *kind = "default".into();
                 }
             }

@@ -1,13 +1,13 @@
 //! Granite 3 with and without experts, Granite with sliding windows, and HyperCLOVA X.
 //!
 //! Described in IBM's Granite 3.0 report, 2024, and in Naver's HyperCLOVA X report, 2025 (arXiv 2506.22403). Follows
-//! `transformers/models/granite/modeling_granite.py`, `granitemoe`, `granitemoeshared`, `granite_swa`, `granitemoe_swa`
-//! and `hyperclovax`. Differences from Llama: the embeddings, the attention scores, and the outputs of attention and
-//! feed-forward network are multiplied by factors; logits are divided by `logits_scaling`. In HyperCLOVA X, logits are
-//! multiplied by `logits_scaling`, and by default there are also norms after attention and after the feed-forward
-//! network (`use_post_norm`). In the models with experts, all layers have them; their weights are a softmax over the
-//! chosen ones, and there may be a shared expert. In Granite with sliding windows, with and without experts, each head
-//! has a sink, by default three of every four layers have a window, and each layer may have its own rotary base or none
+//! `transformers/models/granite/modeling_granite.py`, `granitemoe`, `granitemoeshared`, `granite_swa`,
+//! `granitemoe_swa` and `hyperclovax`. Differences from Llama: the embeddings, the attention scores, and the outputs of
+//! attention and feed-forward network are multiplied by factors; logits are divided by `logits_scaling`. In HyperCLOVA
+//! X, logits are multiplied by `logits_scaling`, and by default there are also norms after attention and after the
+//! feed-forward network (`use_post_norm`). In the models with experts, all layers have them; their weights are a
+//! softmax over the chosen ones, and there may be a shared expert. In the models with sliding windows, each head has a
+//! sink. By default three of every four layers have a window. Each layer may have its own rotary base or none
 //! (`layer_rope_theta`).
 
 use std::sync::Arc;

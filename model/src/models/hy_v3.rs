@@ -50,10 +50,28 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 /// of weights.
 fn with_defaults(config: &Config) -> Result<Config, ModelError> {
     let factor = config.number_or("router_scaling_factor", 2.826)?;
-    let config = config
-        .without(&["routed_scaling_factor"])
-        .or_default("first_k_dense_replace", 1)
-        .or_default("norm_topk_prob", true);
+    // Transformers does not read DeepSeek's name.
+    let config = config.without(&["routed_scaling_factor"]);
+    let config = config.or_default("first_k_dense_replace", 1).or_default("norm_topk_prob", true);
     let config = config.or_default("num_shared_experts", 1).or_default("rope_theta", 11_158_840.0);
     Ok(config.or_default("routed_scaling_factor", factor).or_default("rms_norm_eps", 1e-5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_factor_has_one_name() {
+        let graph = |more: &str| {
+            let json = format!(
+                r#"{{"vocab_size": 8, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 8,
+                "moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2{more}}}"#
+            );
+            let config = Config::parse(json.as_bytes()).unwrap();
+            build(&config, FloatType::F32, 1).unwrap().decoder.to_string()
+        };
+        assert_eq!(graph(""), graph(r#", "routed_scaling_factor": 1"#));
+        assert_ne!(graph(""), graph(r#", "router_scaling_factor": 1"#));
+    }
 }

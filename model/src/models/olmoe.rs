@@ -1,9 +1,9 @@
 //! OLMoE and FlexOlmo.
 //!
 //! Papers: Muennighoff et al., 2024 (arXiv 2409.02060), and Shi et al., 2025 (arXiv 2507.07024). Follows
-//! `transformers/models/olmoe/modeling_olmoe.py` and `flex_olmo/modeling_flex_olmo.py`. Differences from Llama: queries
-//! and keys are normalised over all heads together; all layers have experts, whose weights are a softmax over all
-//! experts. The norms of FlexOlmo are those of OLMo 2.
+//! `transformers/models/olmoe/modeling_olmoe.py` and `flex_olmo/modeling_flex_olmo.py`. Differences from Llama: all
+//! heads of queries, and all heads of keys, are normalised together. All layers have experts, whose weights are a
+//! softmax over all experts. The norms of FlexOlmo are those of OLMo 2.
 
 use numbers::FloatType;
 
