@@ -4,12 +4,15 @@
 #   start_server [FLAG ...]    starts the executable on a free port with these flags, and sets `url`; the server ends
 #                              with the script
 #   environment FILE           makes a Python environment with the requirements in FILE and prints its folder
+#
+# With HILO_PREPARE=1 a script only downloads packages and makes environments, which its next run finds.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 executable() {
+    # This selects the same features of dependencies as `cargo test --workspace`, so the two share all artifacts.
     [ -n "${HILO_TEST_EXECUTABLE:-}" ] ||
-        cargo build --locked --package launcher --manifest-path "$root/Cargo.toml" >&2 || return
+        cargo build --locked --workspace --bin text-generation-launcher --tests --manifest-path "$root/Cargo.toml" >&2 || return
     echo "${HILO_TEST_EXECUTABLE:-${CARGO_TARGET_DIR:-$root/target}/debug/text-generation-launcher}"
 }
 

@@ -10,6 +10,8 @@ pip install -r requirements.txt
 # These are wheels and a source archive. Only the templates in them are read.
 pip download --no-deps --require-hashes --no-binary llama-cpp-python --dest "$work/packages" -r packages.txt
 
+[ -z "${HILO_PREPARE:-}" ] || exit 0
+
 rm -rf "$work/recordings"
 mkdir -p "$work/recordings"
 PYTHONDONTWRITEBYTECODE=1 "$work/environment/bin/python" record.py "$work/packages" "$work/recordings"

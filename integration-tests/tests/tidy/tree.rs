@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 /// The folders of the workspace's crates.
-pub(crate) const CRATES: [&str; 19] = [
+pub(crate) const CRATES: [&str; 22] = [
     "proto",
     "model-files",
     "telemetry",
     "endpoint",
+    "zmtp",
     "collectives",
     "numbers",
     "kernels",
@@ -23,6 +24,8 @@ pub(crate) const CRATES: [&str; 19] = [
     "launcher",
     "bench",
     "integration-tests",
+    "matrix",
+    "xtask",
 ];
 
 /// A Rust file of the workspace.

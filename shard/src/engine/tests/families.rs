@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use devices::plugins::testing::plugin_path;
 use devices::{Device, Quantize};
+use matrix::Cells;
 use model::models::{Config, architectures};
 use model_files::ModelFiles;
 use proto::SamplingParams;
@@ -29,69 +30,27 @@ const SHORT_TOLERANCE: f64 = 0.03;
 /// The same tolerance for matrices and activations that are rounded to 8 bits.
 const INT8_TOLERANCE: f64 = 0.15;
 
-/// The sample of checkpoints that is compiled for one device of XLA-CPU.
-const COMPILED: [&str; 23] = [
-    "afmoe",
-    "apertus",
-    "biogpt-unscaled",
-    "deepseek-v2",
-    "deepseek-v3-one-group",
-    "ernie4-5-moe",
-    "exaone-moe-listed",
-    "gemma2",
-    "gemma4",
-    "glm4-moe",
-    "gpt-neox",
-    "gpt-oss",
-    "llama4-composite-fp8-experts",
-    "llama4-dense-layers",
-    "mistral4-moe",
-    "mpt-six-heads",
-    "nemotron",
-    "olmo",
-    "phi3-long",
-    "qwen2-moe",
-    "qwen3-moe",
-    "qwen3-vl-moe",
-    "youtu",
-];
-
-/// The sample of checkpoints that is compiled for two devices of XLA-CPU.
-const COMPILED_FOR_TWO: [&str; 10] = [
-    "afmoe-listed",
-    "bloom",
-    "deepseek-v3",
-    "gemma3",
-    "gemma3-composite",
-    "gemma4-moe",
-    "gpt-oss-mxfp4",
-    "llama4-composite",
-    "mixtral",
-    "youtu-no-rank",
-];
-
-/// Returns the checkpoints with their names; those whose names contain the value of `HILO_TEST_FAMILY`, if it is set.
-fn families() -> Vec<(String, PathBuf)> {
+/// Returns the names of all checkpoints.
+fn names() -> Vec<String> {
     let entries = std::fs::read_dir(fixture("families")).unwrap();
-    let mut families: Vec<(String, PathBuf)> = entries
-        .map(|entry| entry.unwrap().path())
-        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path))
-        .collect();
-    families.sort();
-    let asked = std::env::var("HILO_TEST_FAMILY").unwrap_or_default();
-    families.retain(|(name, _)| name.contains(&asked));
-    families
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
-/// Returns a sample of [`families`], because compiling one takes seconds. If the variable `HILO_TEST_FAMILY` is set,
-/// returns instead all families whose names contain its value.
-fn compiled_families(sample: &[&str]) -> Vec<(String, PathBuf)> {
-    let mut chosen = families();
-    if std::env::var_os("HILO_TEST_FAMILY").is_none() {
-        chosen.retain(|(name, _)| sample.contains(&name.as_str()));
-        assert_eq!(chosen.len(), sample.len(), "there is no {sample:?}");
-    }
-    chosen
+fn folder(name: String) -> (String, PathBuf) {
+    let path = fixture(&format!("families/{name}"));
+    (name, path)
+}
+
+/// Returns all checkpoints with their names.
+fn families() -> impl Iterator<Item = (String, PathBuf)> {
+    names().into_iter().map(folder)
+}
+
+/// Returns the checkpoints that this run computes in a form of the matrix.
+fn cells(form: &str) -> impl Iterator<Item = (String, PathBuf)> {
+    Cells::of(matrix::form(form), names()).map(folder)
 }
 
 /// Loads on `devices_per_shard` devices of XLA-CPU, with a single slot and so with few programs. If there is no plugin,
@@ -119,7 +78,7 @@ fn every_architecture_has_two_checkpoints() {
         let config = Config::parse(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
         config.architecture().unwrap().to_owned()
     };
-    let tested: Vec<String> = families().into_iter().map(|(_, path)| named(path)).collect();
+    let tested: Vec<String> = families().map(|(_, path)| named(path)).collect();
     for architecture in architectures() {
         let count = tested.iter().filter(|tested| *tested == architecture).count();
         assert!(count >= 2, "{architecture} has {count} checkpoints in fixtures/families");
@@ -128,7 +87,7 @@ fn every_architecture_has_two_checkpoints() {
 
 #[test]
 fn logits_agree_with_transformers() {
-    for (name, path) in families() {
+    for (name, path) in cells("cpu") {
         let mut rig = Rig::new(path.to_str().unwrap(), Device::CPU);
         for prompt in &Reference::read(&format!("families/{name}")).prompts {
             let token_ids = token_ids(&prompt["prompt"]);
@@ -143,7 +102,7 @@ fn logits_agree_with_transformers() {
 
 #[test]
 fn short_floats_are_near() {
-    for (name, path) in families() {
+    for (name, path) in cells("bf16") {
         // A rounded score may choose another expert. Families with experts are tested here only with keys and values in
         // f32, as recorded.
         let tolerance = tolerance(true, SHORT_TOLERANCE, 2.0 * SHORT_TOLERANCE);
@@ -171,7 +130,7 @@ fn short_floats_are_near() {
 #[test]
 fn quantized_weights_are_near() {
     let mut far = Vec::new();
-    for (name, path) in families() {
+    for (name, path) in cells("int8") {
         let mut args = args(path.to_str().unwrap(), Device::CPU);
         args.model.quantize = Some(Quantize::Int8);
         let mut rig = Rig::warm(Engines::load(&[args]).unwrap());
@@ -264,14 +223,13 @@ fn operations(path: &Path) -> BTreeSet<String> {
     lines.map(|(_, line)| line).filter(|line| !is_data(line)).map(operation).collect()
 }
 
-/// The sample that XLA-CPU compiles has every operation of every family, with all attributes.
+/// The core that XLA-CPU compiles has every operation of every family, with all attributes.
 #[test]
-fn the_compiled_sample_has_every_operation() {
-    let sample: BTreeSet<String> = COMPILED
-        .iter()
-        .chain(&COMPILED_FOR_TWO)
-        .flat_map(|name| operations(&fixture(&format!("families/{name}"))))
-        .collect();
+fn the_compiled_core_has_every_operation() {
+    let compiled = ["xla", "xla-two-devices"].map(matrix::form);
+    let is_compiled = |name: &String| compiled.iter().any(|form| form.is_core(name));
+    let sample: BTreeSet<String> =
+        families().filter(|(name, _)| is_compiled(name)).flat_map(|(_, path)| operations(&path)).collect();
     let mut missing: Vec<String> = Vec::new();
     for (name, path) in families() {
         missing.extend(operations(&path).difference(&sample).map(|operation| format!("{operation}: {name}")));
@@ -282,14 +240,14 @@ fn the_compiled_sample_has_every_operation() {
 
 #[test]
 fn two_ranks_agree_with_transformers() {
-    for (name, path) in families() {
+    for (name, path) in cells("two-ranks") {
         check_tokens(&mut on_cpu_ranks(path.to_str().unwrap(), 2), &name, "two ranks of the CPU");
     }
 }
 
 #[test]
 fn xla_agrees_with_transformers() {
-    for (name, path) in compiled_families(&COMPILED) {
+    for (name, path) in cells("xla") {
         let Some(mut rig) = on_xla(&path, 1) else { return };
         check_tokens(&mut rig, &name, "XLA-CPU");
     }
@@ -297,7 +255,7 @@ fn xla_agrees_with_transformers() {
 
 #[test]
 fn two_devices_of_xla_agree_with_transformers() {
-    for (name, path) in compiled_families(&COMPILED_FOR_TWO) {
+    for (name, path) in cells("xla-two-devices") {
         let Some(mut rig) = on_xla(&path, 2) else { return };
         check_tokens(&mut rig, &name, "two devices of XLA-CPU");
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use devices::Device;
 use devices::plugins::testing::plugin_path;
+use matrix::Cells;
 use model::models::gguf_architectures;
 use model_files::{Gguf, Part};
 use proto::SamplingParams;
@@ -51,22 +52,23 @@ fn logits_and_tokens_agree_with_transformers() {
     }
 }
 
-/// Returns the GGUF files of `families/`; those whose names contain the value of `HILO_TEST_FAMILY`, if it is set.
-fn families() -> Vec<(String, PathBuf)> {
+/// Returns the names of the GGUF files of families.
+fn names() -> Vec<String> {
     let paths = fs::read_dir(fixture("gguf-families")).unwrap().map(|entry| entry.unwrap().path());
-    let mut families: Vec<_> =
-        paths.map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), path)).collect();
-    families.sort();
-    let asked = std::env::var("HILO_TEST_FAMILY").unwrap_or_default();
-    families.retain(|(name, _)| name.contains(&asked));
-    families
+    let mut names: Vec<_> = paths.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
+fn family(name: &str) -> PathBuf {
+    fixture("gguf-families").join(format!("{name}.gguf"))
 }
 
 /// The references are those of the checkpoints from which the files were converted.
 #[test]
 fn families_compute_the_same_as_their_checkpoints() {
-    for (name, path) in families() {
-        let mut rig = Rig::warm(Engines::load(&[whole_floats(&path)]).unwrap());
+    for name in Cells::of(matrix::form("gguf"), names()) {
+        let mut rig = Rig::warm(Engines::load(&[whole_floats(&family(&name))]).unwrap());
         // The name may end in the form of the file.
         let checkpoint = name.split('+').next().unwrap();
         for prompt in &Reference::read(&format!("families/{checkpoint}")).prompts {
@@ -179,7 +181,7 @@ fn what_is_wrong_with_several_files_is_named() {
 
 #[test]
 fn every_architecture_has_a_file() {
-    let files = FILES.iter().map(|name| file(name)).chain(families().into_iter().map(|(_, path)| path));
+    let files = FILES.iter().map(|name| file(name)).chain(names().into_iter().map(|name| family(&name)));
     let tested: Vec<String> =
         files.map(|path| Gguf::open(&path).unwrap().text("general.architecture").unwrap().to_owned()).collect();
     for architecture in gguf_architectures() {
