@@ -160,6 +160,8 @@ mod tests {
     use std::net::TcpListener;
     use std::os::unix::net::UnixListener;
 
+    use test_support::{accept, accept_unix, join};
+
     use super::*;
 
     fn place(command_line: &str) -> Option<String> {
@@ -213,8 +215,8 @@ mod tests {
         let socket = format!("--uds {}", path.display());
         let server = std::thread::spawn(move || {
             for status_line in ["HTTP/1.1 200 OK", "HTTP/1.1 503 Service Unavailable", "garbage"] {
-                answer(tcp.accept().unwrap().0, status_line);
-                answer(unix.accept().unwrap().0, status_line);
+                answer(accept(&tcp, "a client on TCP"), status_line);
+                answer(accept_unix(&unix, "a client on the Unix socket"), status_line);
             }
         });
         for place in [&address, &socket] {
@@ -226,7 +228,7 @@ mod tests {
                 assert!(error.contains(sentence), "{place}: {error}");
             }
         }
-        server.join().unwrap();
+        join(server, "the server of three rounds");
         assert!(
             ask(&address).unwrap_err().starts_with("no HTTP response from http://127.0.0.1:"),
             "nobody listens any more"

@@ -8,7 +8,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use devices::{Asked, DecodeAttention, Device};
 use endpoint::{Endpoint, Stream};
@@ -18,6 +18,7 @@ use proto::{
     SamplingParams, ShardError, Step, StepReply, Warmup, WarmupReply, command, frame, reply,
 };
 use shard::{KvCacheDtype, ModelArgs, ShardArgs, ShardRunError};
+use test_support::{join, until};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -71,28 +72,22 @@ impl Shard {
 
     /// Returns the result of the shard. Its socket file is gone by then.
     fn end(self) -> Result<(), String> {
-        let start = Instant::now();
-        while !self.thread.is_finished() {
-            assert!(start.elapsed() < DEADLINE, "the shard goes on");
-            std::thread::yield_now();
-        }
+        let result = join(self.thread, "the end of the shard").map_err(|error| error.to_string());
         if let Endpoint::Unix(path) = &self.endpoint {
             assert!(!path.exists());
         }
-        self.thread.join().unwrap().map_err(|error| error.to_string())
+        result
     }
 }
 
 impl Client {
     fn connect(endpoint: &Endpoint) -> Self {
-        let start = Instant::now();
-        let stream = loop {
-            match endpoint.connect() {
-                Ok(stream) => break stream,
-                Err(error) => assert!(start.elapsed() < DEADLINE, "connect: {error}"),
-            }
-            std::thread::yield_now();
-        };
+        let mut stream = None;
+        until("a shard that listens", || {
+            stream = endpoint.connect().ok();
+            stream.is_some()
+        });
+        let stream = stream.unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         Self { stream, sequence_number: 0 }
     }

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use test_support::join_scoped;
 
 use super::message::HEADER_BYTES;
 use super::{MESH_CHUNK_LEN, MIN_DIVIDED_LEN, Mesh};
@@ -36,7 +37,7 @@ fn run<T: Send>(meshes: Vec<Mesh>, work: impl Fn(&mut Mesh) -> T + Sync) -> Vec<
         // A mesh is returned from its thread, so that no rank leaves before all have finished.
         let start = |mut mesh: Mesh| scope.spawn(move || (work(&mut mesh), mesh));
         let ranks: Vec<_> = meshes.into_iter().map(start).collect();
-        let ended: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        let ended: Vec<_> = ranks.into_iter().map(|rank| join_scoped(rank, "a rank")).collect();
         ended.into_iter().map(|(result, _)| result).collect()
     })
 }

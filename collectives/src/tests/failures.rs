@@ -3,7 +3,9 @@
 
 use std::thread;
 
-use super::{LONG, SHORT, SharedMemory, groups, run, sleepers, wait_until};
+use test_support::{join_scoped, until};
+
+use super::{LONG, SHORT, SharedMemory, groups, run, sleepers};
 use crate::{CHUNK_LEN, CollectiveError, Operation};
 
 #[test]
@@ -14,13 +16,13 @@ fn deadline_names_the_rank_that_does_not_come() {
     let _third = memory.join(2, 3, LONG);
     thread::scope(|scope| {
         let second = scope.spawn(move || second.all_reduce(&mut [1.0]));
-        wait_until(|| sleepers(&first) == 1);
+        until("a rank that sleeps", || sleepers(&first) == 1);
         let error = first.all_reduce(&mut [1.0]).unwrap_err();
         assert_eq!(error.to_string(), "all-reduce of 1 values: waited 20ms for rank 2");
         let CollectiveError::Deadline { operation, missing, after } = error else { panic!("{error}") };
         assert_eq!((operation, missing, after), (Operation::AllReduce { num_values: 1 }, vec![2], SHORT));
         // The other ranks do not wait for their own deadlines.
-        assert!(matches!(second.join().unwrap(), Err(CollectiveError::Aborted { rank: 0 })));
+        assert!(matches!(join_scoped(second, "the second rank"), Err(CollectiveError::Aborted { rank: 0 })));
     });
 }
 
@@ -44,10 +46,10 @@ fn abort_ends_every_wait_now_and_later() {
             .into_iter()
             .map(|mut group| scope.spawn(move || (group.all_reduce(&mut [1.0]), group.all_reduce(&mut [1.0]))))
             .collect();
-        wait_until(|| sleepers(&first) == 2);
+        until("two ranks that sleep", || sleepers(&first) == 2);
         first.abort();
         for rank in ranks {
-            let (now, later) = rank.join().unwrap();
+            let (now, later) = join_scoped(rank, "a rank that waits");
             assert!(matches!(now, Err(CollectiveError::Aborted { rank: 0 })));
             assert!(matches!(later, Err(CollectiveError::Aborted { rank: 0 })));
         }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
+use test_support::{join_scoped, receive};
+
 use super::{LONG, SHORT, SharedMemory, groups, run};
 use crate::CollectiveError;
 
@@ -34,10 +36,10 @@ fn a_rank_that_waits_says_so() {
     let (said, hears) = mpsc::channel();
     thread::scope(|scope| {
         let waits = scope.spawn(move || second.take_turn(1, &mut || said.send(()).unwrap()).is_ok());
-        hears.recv().unwrap();
-        hears.recv().unwrap();
+        receive(&hears, "the first call of the rank that waits");
+        receive(&hears, "the second call of the rank that waits");
         drop(turn);
-        assert!(waits.join().unwrap());
+        assert!(join_scoped(waits, "the rank that waits"));
     });
 }
 
@@ -59,8 +61,8 @@ fn abort_ends_waiting_for_a_turn() {
     let (said, hears) = mpsc::channel();
     thread::scope(|scope| {
         let waits = scope.spawn(move || second.take_turn(1, &mut || said.send(()).unwrap()));
-        hears.recv().unwrap();
+        receive(&hears, "a call of the rank that waits");
         groups[0].abort();
-        assert!(matches!(waits.join().unwrap(), Err(CollectiveError::Aborted { rank: 0 })));
+        assert!(matches!(join_scoped(waits, "the rank that waits"), Err(CollectiveError::Aborted { rank: 0 })));
     });
 }

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use integration_tests::{executable, is_plugin_there};
 use serde_json::{Value, json};
+use test_support::output;
 
 const PROGRAMS: &str = "prefill_1x32,decode_2,sample_2_greedy";
 
@@ -21,8 +22,7 @@ fn run(arguments: &[&str], model: &Path) -> Option<Output> {
     if !is_plugin_there("tpu") {
         return None;
     }
-    let output = Command::new(executable()).args(arguments).arg("--model-id").arg(model).output();
-    Some(output.expect("the launcher runs"))
+    Some(output(Command::new(executable()).args(arguments).arg("--model-id").arg(model)))
 }
 
 fn error(arguments: &[&str], model: &Path) -> Option<String> {

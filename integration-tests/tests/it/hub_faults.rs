@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use integration_tests::{COMMIT, Hub, HubFault, MODEL_ID};
+use test_support::exit_status;
 
 use crate::hub::{User, tiny};
 
@@ -244,7 +245,7 @@ fn a_download_that_was_killed_goes_on() {
         let mut child = user.command(&[MODEL_ID], &[]).stdout(Stdio::null()).spawn().expect("the launcher starts");
         hub.wait_for_limit();
         child.kill().expect("a child that can be killed");
-        child.wait().expect("a child that can be waited for");
+        exit_status(&mut child, "a download that was killed");
         hub.limit(u64::MAX);
         hub.requests();
         let offline = user.run(&[MODEL_ID], &[("HF_HUB_OFFLINE", "1")]);

@@ -1,5 +1,5 @@
-//! The rules of the tree that a machine can check: sizes, first lines, English, doors, documents, and dependencies
-//! between crates.
+//! The rules of the tree that a machine can check: sizes, first lines, English, doors, documents, dependencies between
+//! crates, and the waits of tests.
 
 mod documents;
 mod doors;
@@ -7,3 +7,4 @@ mod edges;
 mod english;
 mod sizes;
 mod tree;
+mod waits;

@@ -124,7 +124,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| stop.wait(Duration::from_secs(600)));
             stop.set();
-            assert!(matches!(waiting.join().unwrap(), Err(HubError::Stopped)));
+            assert!(matches!(test_support::join_scoped(waiting, "the wait that is stopped"), Err(HubError::Stopped)));
         });
         assert!(matches!(stop.wait(Duration::from_secs(600)), Err(HubError::Stopped)));
     }

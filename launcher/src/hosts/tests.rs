@@ -9,6 +9,7 @@ use devices::Device;
 use serde_json::json;
 use signal_hook::consts::SIGUSR1;
 use signal_hook::iterator::Signals;
+use test_support::{accept, join_scoped};
 
 use super::assembly::{Wait, Waited};
 use super::preface::{PrefaceError, Purpose, Verdict, answer, call};
@@ -108,12 +109,12 @@ fn preface(
     let purpose = Purpose::Join { session: "s".to_owned(), settings: json!({"--device": "cpu"}) };
     std::thread::scope(|scope| {
         let listens = scope.spawn(move || {
-            let (stream, _) = listener.accept().unwrap();
+            let stream = accept(&listener, "the host that calls");
             answer(&mut Channel::accepted(stream, tls).unwrap(), secrets[1], decide)
         });
         let mut channel = Channel::connected(TcpStream::connect(address).unwrap(), tls).unwrap();
         let connects = call(&mut channel, secrets[0], &purpose);
-        (connects, listens.join().unwrap())
+        (connects, join_scoped(listens, "the side that listens"))
     })
 }
 
@@ -151,11 +152,11 @@ fn nobody_sits_between_two_hosts() {
     let purpose = Purpose::Shard { session: "s".to_owned(), shard: 0 };
     std::thread::scope(|scope| {
         let listens = scope.spawn(|| {
-            let (stream, _) = listener.accept().unwrap();
+            let stream = accept(&listener, "the host that calls");
             answer(&mut Channel::accepted(stream, Some(&tls)).unwrap(), &secret, |_| Verdict::Accepted)
         });
         scope.spawn(|| {
-            let (stream, _) = between.accept().unwrap();
+            let stream = accept(&between, "the host that calls");
             let one = Channel::accepted(stream, Some(&tls)).unwrap().stream;
             let two = Channel::connected(TcpStream::connect(address).unwrap(), Some(&tls)).unwrap().stream;
             relay::relay(one, two);
@@ -164,7 +165,7 @@ fn nobody_sits_between_two_hosts() {
         let connects = call(&mut channel, &secret, &purpose);
         drop(channel);
         assert!(matches!(connects, Err(PrefaceError::Secret)), "{connects:?}");
-        assert!(matches!(listens.join().unwrap(), Err(PrefaceError::Secret)));
+        assert!(matches!(join_scoped(listens, "the side that listens"), Err(PrefaceError::Secret)));
     });
 }
 
@@ -185,7 +186,7 @@ fn a_program_that_is_no_host_is_named() {
         let purpose = Purpose::Shard { session: String::new(), shard: 0 };
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
-                let (mut stream, _) = listener.accept().unwrap();
+                let mut stream = accept(&listener, "the host that calls");
                 stream.write_all(greeting).unwrap();
                 let _ = stream.read(&mut [0; 256]);
             });

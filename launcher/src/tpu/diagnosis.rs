@@ -321,7 +321,7 @@ mod tests {
         assert!(lines.any(|line| line.unwrap().ends_with("locked")));
         let errors = check_all(&machine, true).errors;
         drop(child.stdin.take());
-        assert!(child.wait().unwrap().success());
+        assert!(test_support::exit_status(&mut child, "the holder of the lock").success());
         assert!(errors[0].starts_with(&format!("process {} (", child.id())), "{errors:?}");
         assert_eq!(check_all(&machine, true).errors, Vec::<String>::new());
     }

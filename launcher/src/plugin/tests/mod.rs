@@ -12,6 +12,7 @@ use devices::plugins::{Plugin, Surroundings, Wheel};
 use devices::xla_cpu;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use test_support::join_scoped;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
@@ -184,7 +185,7 @@ fn two_fetches_at_once_download_once() {
     std::thread::scope(|scope| {
         let fetches: Vec<_> = (0..4).map(|_| scope.spawn(|| fixture.fetch(None).run())).collect();
         for fetch in fetches {
-            fetch.join().unwrap().unwrap();
+            join_scoped(fetch, "a fetch").unwrap();
         }
     });
     assert_eq!(fixture.num_calls(), 1);

@@ -35,9 +35,8 @@ async fn a_key_cannot_take_every_permit() {
     };
     let greedy = ask("one", 6);
     let metrics = || Request::get("/metrics").header("x-api-key", "one").body(Body::empty()).unwrap();
-    while !server.send(metrics()).await.text.contains("tgi_request_max_new_tokens_count 6") {
-        tokio::task::yield_now().await;
-    }
+    let has_begun = async || server.send(metrics()).await.text.contains("tgi_request_max_new_tokens_count 6");
+    testing::until_async("six sequences of the greedy key", has_begun).await;
     for path in ["/generate", "/tokenize"] {
         let more = post_as(&server, "one", path, &json!({"inputs": "a"})).await;
         assert_eq!(more.status, StatusCode::TOO_MANY_REQUESTS, "{path}: {}", more.text);

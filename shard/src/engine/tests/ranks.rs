@@ -13,6 +13,7 @@ use devices::{Device, Quantize};
 use proto::{ModelInfo, Release, SampledToken, SamplingParams, Step, StepReply, Warmup, WarmupReply};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use test_support::join_scoped;
 
 use super::super::{Engine, EngineError, load};
 use super::{FIXTURES, Rig, args, fixture, ids, report, reporting, tokens, tolerance};
@@ -37,7 +38,7 @@ impl Engines {
         }
         let engines = std::thread::scope(|scope| {
             let loading: Vec<_> = args.iter().map(|args| scope.spawn(move || load(args))).collect();
-            loading.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<_, _>>()
+            loading.into_iter().map(|thread| join_scoped(thread, "a shard that loads")).collect::<Result<_, _>>()
         });
         Ok(Self(engines?))
     }
@@ -71,7 +72,7 @@ impl Engines {
         let command = &command;
         let mut answers: Vec<_> = std::thread::scope(|scope| {
             let told: Vec<_> = self.0.iter_mut().map(|engine| scope.spawn(move || command(engine))).collect();
-            told.into_iter().map(|thread| thread.join().unwrap()).collect()
+            told.into_iter().map(|thread| join_scoped(thread, "a command to a shard")).collect()
         });
         let first = answers.remove(0)?;
         for answer in answers {
