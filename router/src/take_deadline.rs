@@ -156,7 +156,15 @@ mod tests {
     }
 
     #[test]
-    fn any_time_is_a_deadline() {
-        AnswerDeadline::new(Some(Duration::MAX)).begin();
+    fn a_time_beyond_the_clock_is_no_deadline() {
+        let start = Instant::now();
+        let until = |time| {
+            let deadline = AnswerDeadline::new(time);
+            deadline.begin();
+            deadline.until()
+        };
+        assert!(until(Some(Duration::ZERO)).is_some_and(|until| until >= start + GRACE));
+        assert_eq!(until(Some(Duration::MAX)), None, "a time beyond the clock is no deadline");
+        assert_eq!(until(None), None);
     }
 }
