@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_parts_of_a_device_are_named() {
         let missing = |files: &[(&str, &str)], device| {
             let machine = Machine::new(files);
             let root = machine.0.path().to_path_buf();

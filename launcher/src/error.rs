@@ -32,9 +32,7 @@ pub(crate) enum LauncherError {
         "no writable directory for the sockets of the shards was found (tried {tried}); pass a path with --shard-uds-path"
     )]
     NoRuntimeDirectory { tried: String },
-    #[error(
-        "the door for the other hosts of the slice cannot be opened at {host}: {source}; --slice-port sets the port"
-    )]
+    #[error("cannot listen for the other hosts of the slice at {host}: {source}; --slice-port sets the port")]
     Door { host: String, source: std::io::Error },
     #[error("the router has no address for a shard of another host: {0}")]
     Relay(Box<endpoint::ListenError>),

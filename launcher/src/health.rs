@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_serve_has_no_place() {
+    fn processes_that_do_not_serve_have_no_place() {
         for command_line in ["/lib/systemd/systemd --system", "text-generation-launcher plugin list", "", "sh -c ls"] {
             assert_eq!(place(command_line), None, "{command_line}");
         }

@@ -153,8 +153,8 @@ fn partitioned_programs_and_options_compile() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error() {
-    with_plugin("what_is_not_there_is_an_error", |plugin| {
+fn a_missing_tpu_and_a_broken_program_are_errors() {
+    with_plugin("a_missing_tpu_and_a_broken_program_are_errors", |plugin| {
         let error = Client::new(plugin, &[]).expect_err("no TPU");
         assert!(matches!(error, Error::Pjrt { function: "PJRT_Client_Create", .. }), "{error}");
         let error = topology(plugin, "v5e:2x2").compile(b"module {", &CompileOptions::partitioned(&[0]));

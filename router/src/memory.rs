@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_missing_until_it_is_given_back() {
+    fn taken_memory_is_missing_until_it_is_given_back() {
         let part = Part::new(10 << 10);
         let mut held = part.try_take(6 << 10).unwrap();
         assert!(part.try_take(5 << 10).is_none());
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_served_or_told_in_time() {
+    async fn a_waiting_taker_is_served_or_refused_in_time() {
         let (part, patience) = (Part::new(4 << 10), Duration::from_secs(2));
         let held = part.try_take(4 << 10).unwrap();
         assert!(part.take(1, patience).await.is_none());

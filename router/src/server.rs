@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_reads_slowly_gets_everything_and_who_hardly_reads_does_not() {
+    async fn a_slow_reader_gets_everything_and_a_stalled_one_does_not() {
         assert!(read_slowly(4 << 10).await > 1 << 20);
         assert!(read_slowly(100).await < 1 << 20);
     }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_not_shaken_hands_holds_up_no_stop() {
+    async fn a_client_without_a_handshake_does_not_delay_a_stop() {
         let (address, stop_tx, server) = start().await;
         let mut client = TcpStream::connect(address).await.unwrap();
         stop_tx.send_replace(true);

@@ -231,7 +231,7 @@ fn fit_needs_no_weights() {
 }
 
 #[test]
-fn what_is_not_possible_is_said() {
+fn impossible_topologies_are_named() {
     let model = fixture("configs/llama-3.1-8b");
     let cases: [(&[&str], &str); 4] = [
         (&["fit", "--topology", "v5e:1x1"], "choose a slice with more chips"),

@@ -177,7 +177,7 @@ fn a_model_that_moved_is_found() {
 }
 
 #[test]
-fn what_is_wrong_with_a_launch_is_said_before_the_download() {
+fn a_wrong_flag_ends_the_launch_before_the_download() {
     let hub = Hub::start(tiny(), None);
     let server = Server::model(MODEL_ID).flag("--validation-workers", 0).env("HF_ENDPOINT", hub.endpoint());
     let finished = server.env("HF_HUB_OFFLINE", "0").spawn().wait();

@@ -148,7 +148,7 @@ fn nor_does_that_of_a_model_with_scaled_positions() {
 /// A system prompt that many requests share is computed only once, and of a longer conversation only the new part is
 /// computed.
 #[test]
-fn what_was_computed_before_is_not_computed_again() {
+fn a_prefix_is_computed_only_once() {
     let server = Server::demo().start();
     let client = server.client();
     let system = "Tom and Lily are in the garden. They see a big red ball. ".repeat(12);

@@ -44,7 +44,7 @@ fn the_environment_names_it_too() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_in_words() {
+fn an_unknown_cache_type_is_refused_with_the_allowed_ones() {
     let output = output(Command::new(executable()).args(["--kv-cache-dtype", "fp8_e4m3fn"]));
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = String::from_utf8(output.stderr).expect("errors are text");

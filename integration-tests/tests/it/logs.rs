@@ -93,7 +93,7 @@ fn a_dumb_terminal_gets_neither_colours_nor_bars() {
 }
 
 #[test]
-fn what_clients_send_makes_no_line_and_no_field() {
+fn clients_cannot_forge_lines_or_fields() {
     let forged = "x\n2026-01-01T00:00:00.000000Z ERROR router: forged=1\u{1b}[2J\u{85}\u{2028}";
     let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1, "adapter_id": forged}});
     for is_json in [true, false] {
@@ -186,7 +186,7 @@ fn the_longest_time_to_finish_is_no_trouble() {
 }
 
 #[test]
-fn what_a_killed_launcher_left_is_removed_by_the_next() {
+fn leftovers_of_a_killed_launcher_are_removed_by_the_next() {
     let directory = tempfile::tempdir().unwrap();
     let start = || Server::mock().private_sockets().env("XDG_RUNTIME_DIR", directory.path().display()).start();
     let num_left = || std::fs::read_dir(directory.path()).unwrap().count();

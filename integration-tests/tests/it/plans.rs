@@ -140,7 +140,7 @@ fn said(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_tgi_has_and_is_not_served_is_named() {
+fn unsupported_flags_of_tgi_are_named() {
     for (name, value, sentence) in [
         ("lora-adapters", "a,b", "is not supported: adapters are not loaded; merge one into its model"),
         ("rope-scaling", "dynamic", "is not supported: positions are scaled as the model says"),

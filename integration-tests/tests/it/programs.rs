@@ -259,7 +259,7 @@ fn plugins_are_quiet_unless_the_user_says_otherwise() {
 }
 
 #[test]
-fn what_compile_has_made_no_server_compiles() {
+fn a_server_uses_the_programs_of_compile() {
     if !is_testable() {
         return;
     }

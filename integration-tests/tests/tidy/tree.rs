@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 /// The folders of the workspace's crates.
-pub(crate) const CRATES: [&str; 20] = [
+pub(crate) const CRATES: [&str; 21] = [
     "proto",
     "test-support",
     "model-files",
     "telemetry",
     "endpoint",
+    "zmtp",
     "collectives",
     "numbers",
     "kernels",

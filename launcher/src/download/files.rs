@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn an_unreadable_model_is_refused_with_the_reason() {
         let cases: [(&[&str], &str); 6] = [
             (&["m-Q5_K_M.gguf", "m-Q8_0.gguf"], "several GGUF files: m-Q5_K_M.gguf, m-Q8_0.gguf; add"),
             (&["config.json", "pytorch_model-1.bin", "tokenizer.json"], "only as pickles (pytorch_model-1.bin)"),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_folder_lacks_is_named() {
+    fn files_that_a_folder_lacks_are_named() {
         let lacks = |files: &[(&str, &str)]| {
             let read =
                 |name: &str| files.iter().find(|(file, _)| *file == name).map(|(_, text)| text.as_bytes().to_vec());

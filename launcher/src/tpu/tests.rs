@@ -223,7 +223,7 @@ fn the_users_own_values_win() {
 }
 
 #[test]
-fn what_gke_sets_for_one_process_does_not_keep_several_from_starting() {
+fn variables_of_gke_for_one_process_do_not_keep_several_from_starting() {
     let pod = [
         ("TPU_HOST_BOUNDS", "1,1,1"),
         ("TPU_CHIPS_PER_HOST_BOUNDS", "2,2,1"),

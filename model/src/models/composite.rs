@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named_with_its_path() {
+    fn unsupported_fields_are_named_with_their_paths() {
         let cases = [
             (
                 "",

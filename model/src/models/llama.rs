@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_divide_is_padded_and_few_kv_heads_are_copied() {
+    fn uneven_shares_are_padded_and_few_kv_heads_are_copied() {
         let odd = config(r#", "vocab_size": 101, "intermediate_size": 49, "tie_word_embeddings": true"#);
         let model = super::super::build(&odd, FloatType::Bf16, 4).unwrap();
         insta::assert_snapshot!(model.decoder);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_computed_is_refused_by_name() {
+    fn unsupported_fields_are_refused_by_name() {
         assert_eq!(
             message(r#", "hidden_act": "abc""#),
             r#"config.json: hidden_act is "abc", expected silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2"#

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_scalings_are_refused() {
         let error = read_text(r#"{"rope_scaling": {"rope_type": "abc", "factor": 4.0}}"#).unwrap_err();
         assert_eq!(error, format!(r#"config.json: rope_scaling.rope_type is "abc", expected {KNOWN_TYPES}"#));
         let error = read_text(r#"{"rope_scaling": {"rope_type": "default", "mrope_section": [1, 2]}}"#).unwrap_err();

@@ -147,7 +147,7 @@ async fn subscribers_get_what_is_published_after_they_subscribed() {
 }
 
 #[tokio::test]
-async fn what_was_missed_is_sent_again() {
+async fn missed_events_are_sent_again() {
     let KvEvents { mut sink, source } = open(&config(r#", "buffer_steps": 3"#));
     let mut subscriber = Client::connect(&source.endpoint, "SUB").await;
     subscriber.subscribe(b"").await;

@@ -110,7 +110,7 @@ async fn a_second_wish_ends_them_at_once() {
 }
 
 #[tokio::test]
-async fn what_does_not_end_in_time_is_told() {
+async fn a_request_that_outlasts_the_shutdown_gets_an_error() {
     let (shard, steps) = shard_with_steps(1);
     let served = serve_with(shard, Duration::ZERO).await;
     let mut stream = served.post("/generate", 50).await;
@@ -150,7 +150,7 @@ async fn clients_that_hang_up_are_noticed_also_without_a_stream() {
 }
 
 #[tokio::test]
-async fn what_is_sent_behind_a_body_hides_no_hang_up() {
+async fn bytes_after_a_body_hide_no_hang_up() {
     let (shard, steps) = shard_with_steps(0);
     let stats = Arc::clone(&shard.stats);
     let served = serve_with(shard, DEADLINE).await;
@@ -171,7 +171,7 @@ async fn what_is_sent_behind_a_body_hides_no_hang_up() {
 }
 
 #[tokio::test]
-async fn who_only_stops_sending_gets_what_is_there_at_once() {
+async fn a_client_that_only_stops_sending_gets_its_response() {
     let served = serve_with(FakeShard::default(), DEADLINE).await;
     let mut stream = TcpStream::connect(served.address).await.unwrap();
     stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -180,7 +180,7 @@ async fn who_only_stops_sending_gets_what_is_there_at_once() {
 }
 
 #[tokio::test]
-async fn who_reads_nothing_holds_no_permits() {
+async fn a_client_that_reads_nothing_holds_no_permits() {
     let served = serve_with_flags(FakeShard::default(), DEADLINE, &["--max-concurrent-requests=8"]).await;
     let body = r#"{"prompt":"a","n":8,"max_tokens":400,"logprobs":5,"stream":true,"temperature":0}"#;
     let head = format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());

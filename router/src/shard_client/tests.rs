@@ -187,7 +187,7 @@ async fn two_silent_shards_are_named_and_a_dead_one_is_the_cause() {
 }
 
 #[tokio::test]
-async fn what_a_shard_refuses_is_passed_on() {
+async fn an_error_of_a_shard_is_passed_on() {
     let directory = tempfile::tempdir().unwrap();
     FakeShard::default().listen(&directory.path().join("shard"), 0, 1);
     let mut group = connect(&directory, 1).await.unwrap();

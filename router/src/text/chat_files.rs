@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_to_those_who_chat() {
+    fn broken_chat_files_are_reported_to_chat_requests() {
         let error = |files: &[(&str, &str)]| say(files, &[])[0].clone().unwrap_err().to_string();
         assert!(error(&[]).starts_with("template not found: "), "{}", error(&[]));
         let broken = error(&[("chat_template.jinja", "{% if %}")]);

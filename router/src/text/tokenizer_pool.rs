@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gets_no_turn_is_told_and_his_work_is_skipped() {
+    async fn a_caller_without_a_turn_is_told_and_its_work_is_skipped() {
         let pool = demo_pool(1);
         let (end_tx, end_rx) = mpsc::channel::<()>();
         let work = pool.clone();

@@ -114,7 +114,7 @@ fn logprobs_are_of_tokens_that_are_given() {
 }
 
 #[test]
-fn what_a_row_made_earlier_is_read_again_as_generated() {
+fn tokens_that_a_row_generated_earlier_are_read_again_as_generated() {
     let resumed = |num_generated_tokens| {
         let row = last(behind(16, chunk(2, 0, 3, &[3, 5])));
         opened(row, |opening| opening.num_generated_tokens = num_generated_tokens)

@@ -257,7 +257,7 @@ async fn the_model_is_listed() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_said_to_be_elsewhere() {
+async fn embeddings_are_refused() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     let answer = server.post("/v1/embeddings", &json!({"input": "x"})).await;
     assert_eq!(answer.status, StatusCode::NOT_IMPLEMENTED);

@@ -77,7 +77,7 @@ async fn keys_do_not_find_each_others_prompts() {
 /// Tests repeated prompts and several choices of one request. Both reuse the tokens of the prompt only if the shard can
 /// skip a prefix.
 #[tokio::test]
-async fn of_a_model_that_skips_no_prefix_every_prompt_is_read() {
+async fn a_model_that_skips_no_prefix_reads_every_prompt() {
     let body = json!({"model": "x", "prompt": "word ".repeat(60), "n": 3, "max_tokens": 6, "temperature": 0});
     let mut all_choices: Vec<Value> = Vec::new();
     for can_skip_prefix in [false, true] {

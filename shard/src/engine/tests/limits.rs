@@ -53,7 +53,7 @@ fn a_small_cache_shortens_rows_that_have_no_length_of_their_own() {
 }
 
 #[test]
-fn what_cannot_be_met_shows_before_weights_are_read() {
+fn impossible_limits_are_found_before_weights_are_read() {
     let mut args = args(fixture("tiny-llama-tied").to_str().unwrap(), Device::CPU);
     let tokens = |max_total_tokens| Warmup { max_total_tokens: Some(max_total_tokens), ..Warmup::default() };
     let bytes = |bytes| Warmup { kv_cache_bytes: Some(bytes), ..Warmup::default() };
@@ -94,7 +94,7 @@ fn a_cache_need_not_hold_more_than_a_window_and_a_block() {
 }
 
 #[test]
-fn what_cannot_be_met_names_the_flag() {
+fn errors_of_impossible_limits_name_the_flag() {
     let (kind, message) = warmup(&Warmup { max_total_tokens: Some(129), ..Warmup::default() }).unwrap_err();
     assert_eq!(kind, Kind::Model);
     assert!(message.contains("max_total_tokens is 129, but the model takes at most 128"), "{message}");

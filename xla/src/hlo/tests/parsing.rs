@@ -22,7 +22,7 @@ fn both_formats_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn faults_of_a_module_are_named() {
     let error = |format: &str, bytes: &[u8]| HloModule::parse(format, bytes).unwrap_err().to_string();
     assert_eq!(
         error("mlir", b"module {}"),
