@@ -109,10 +109,10 @@ mod tests {
     #[test]
     fn a_cause_is_told_once() {
         let told = LauncherError::Spawn { name: "shard-0".into(), source: std::io::Error::other("no room") };
-        assert_eq!(text(&told), "shard-0 cannot be started: no room");
+        insta::assert_snapshot!(text(&told), @"shard-0 cannot be started: no room");
         let path = "/nowhere".into();
         let apart =
             LauncherError::Model(model_files::ModelFilesError::Read { path, source: std::io::Error::other("x") });
-        assert_eq!(text(&apart), "model: /nowhere cannot be read: x");
+        insta::assert_snapshot!(text(&apart), @"model: /nowhere cannot be read: x");
     }
 }

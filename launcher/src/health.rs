@@ -181,8 +181,14 @@ mod tests {
         ] {
             assert_eq!(place(command_line).as_deref(), Some(expected), "{command_line}");
         }
-        assert!(place("text-generation-launcher --port 0").unwrap().starts_with("`port` is 0"));
-        assert!(place("text-generation-launcher --hostname web-1").unwrap().contains("\"web-1\" is not an IP address"));
+        insta::assert_snapshot!(
+            place("text-generation-launcher --port 0").unwrap(),
+            @"`port` is 0, with which the server chooses a free port; pass the port that it chose, which its log names"
+        );
+        insta::assert_snapshot!(
+            place("text-generation-launcher --hostname web-1").unwrap(),
+            @r#"`hostname` "web-1" is not an IP address, such as 0.0.0.0, 127.0.0.1 or ::"#
+        );
     }
 
     #[test]

@@ -318,11 +318,14 @@ mod tests {
         assert_eq!(budget_bytes(Some(MemorySize::Bytes(64 << 20)), 1000), Ok(64 << 20));
         let error = |size, payload_limit| budget_bytes(Some(size), payload_limit).unwrap_err().to_string();
         let small = error(MemorySize::Bytes(64 << 20), 10 << 20);
-        assert!(
-            small.starts_with("`memory_budget` must be >= 209715200 bytes with a `payload_limit` of 10485760"),
-            "{small}"
+        insta::assert_snapshot!(
+            small,
+            @"`memory_budget` must be >= 209715200 bytes with a `payload_limit` of 10485760 bytes, at least 64 MiB and 20 times the `payload_limit`. Given: 67108864"
         );
-        assert!(error(MemorySize::Bytes(1), 0).ends_with("Given: 1"));
+        insta::assert_snapshot!(
+            error(MemorySize::Bytes(1), 0),
+            @"`memory_budget` must be >= 67108864 bytes with a `payload_limit` of 0 bytes, at least 64 MiB and 20 times the `payload_limit`. Given: 1"
+        );
         assert!(error(MemorySize::Percent(1), usize::MAX).contains("`payload_limit`"));
     }
 }

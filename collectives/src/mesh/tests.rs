@@ -133,7 +133,7 @@ fn the_deadline_names_the_ranks_that_do_not_come() {
     let mut meshes = meshes(3, LONG);
     meshes[1].set_deadline(SHORT);
     let error = meshes[1].all_reduce(&mut [1.0]).unwrap_err();
-    assert_eq!(error.to_string(), "all-reduce of 1 values: waited 20ms for ranks 0, 2");
+    insta::assert_snapshot!(error, @"all-reduce of 1 values: waited 20ms for ranks 0, 2");
     let later = meshes[1].all_reduce(&mut [1.0]).unwrap_err();
     assert!(matches!(later, CollectiveError::Aborted { rank: 1 }), "{later}");
     let other = meshes[0].all_reduce(&mut [1.0]).unwrap_err();

@@ -49,7 +49,7 @@ fn deadline_names_who_keeps_a_turn() {
     let (mut first, mut second) = (memory.join(0, 2, LONG), memory.join(1, 2, SHORT));
     let _turn = first.take_turn(1, &mut || {}).unwrap();
     let error = second.take_turn(1, &mut || {}).unwrap_err();
-    assert_eq!(error.to_string(), "taking a turn (1 at once): waited 20ms for rank 0");
+    insta::assert_snapshot!(error, @"taking a turn (1 at once): waited 20ms for rank 0");
     assert!(matches!(first.take_turn(2, &mut || {}), Err(CollectiveError::Aborted { rank: 1 })));
 }
 

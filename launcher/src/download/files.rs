@@ -208,11 +208,11 @@ mod tests {
         assert_eq!(selected_as(&both, Some("q8_0")), files(&["m-Q8_0.gguf"]));
         assert_eq!(selected(&["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"]), files(&["m-Q4_K_M.gguf"]));
         let error = selected_as(&both, Some("Q2_K")).unwrap_err();
-        assert_eq!(error, "model \"a/b\" has no GGUF file of Q2_K; it has m-Q4_0.gguf, m-Q8_0.gguf");
+        insta::assert_snapshot!(error, @"model \"a/b\" has no GGUF file of Q2_K; it has m-Q4_0.gguf, m-Q8_0.gguf");
         let error = selected_as(&both[..1], Some("Q2_K")).unwrap_err();
-        assert_eq!(error, "model \"a/b\" has no GGUF file of Q2_K; it has no GGUF files at all");
+        insta::assert_snapshot!(error, @"model \"a/b\" has no GGUF file of Q2_K; it has no GGUF files at all");
         let error = selected(&["m-00001-of-00002.gguf"]).unwrap_err();
-        assert_eq!(error, "model \"a/b\" lacks files of a split model: m-00002-of-00002.gguf");
+        insta::assert_snapshot!(error, @"model \"a/b\" lacks files of a split model: m-00002-of-00002.gguf");
     }
 
     #[test]

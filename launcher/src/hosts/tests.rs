@@ -85,7 +85,10 @@ fn a_secret_is_needed_beyond_loopback() {
     let hosts = |names: &[&str]| read(&args(names, Some(0)), Device::CPU, &[]).unwrap();
     assert!(Secret::read(None, &hosts(&["127.0.0.2", "::1", "localhost"])).is_ok());
     let error = Secret::read(None, &hosts(&["127.0.0.2", "10.0.0.1"])).unwrap_err();
-    assert!(error.contains("pass --slice-secret-file"), "{error}");
+    insta::assert_snapshot!(
+        error,
+        @"the slice has hosts that are not loopback addresses, such as 10.0.0.1: pass --slice-secret-file, the same on every host; make the file with: head -c 32 /dev/urandom | base64"
+    );
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret");
     let with = |text: &str| {
@@ -95,7 +98,10 @@ fn a_secret_is_needed_beyond_loopback() {
     assert!(with("0123456789abcdef\n").is_ok());
     assert!(with("0123456789abcde\n").unwrap_err().contains("has 15 bytes, but a secret needs at least 16"));
     let error = Secret::read(Some(Path::new("/nowhere")), &hosts(&["10.0.0.1"])).unwrap_err();
-    assert!(error.starts_with("--slice-secret-file /nowhere cannot be read"), "{error}");
+    insta::assert_snapshot!(
+        error,
+        @"--slice-secret-file /nowhere cannot be read: No such file or directory (os error 2)"
+    );
 }
 
 /// Begins a connection between two hosts with these secrets, and returns what both sides find.

@@ -63,6 +63,9 @@ mod tests {
         }
         assert_eq!(super::read(None).unwrap(), SamplingDefaults::default());
         let error = read(r#"{"do_sample": true, "top_p": "x"}"#).unwrap_err();
-        assert_eq!(error, "generation_config.json: top_p is \"x\", expected a number that is not negative");
+        insta::assert_snapshot!(
+            error,
+            @"generation_config.json: top_p is \"x\", expected a number that is not negative"
+        );
     }
 }

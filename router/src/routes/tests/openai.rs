@@ -262,5 +262,5 @@ async fn embeddings_are_refused() {
     let answer = server.post("/v1/embeddings", &json!({"input": "x"})).await;
     assert_eq!(answer.status, StatusCode::NOT_IMPLEMENTED);
     let message = parse(&answer.text)["error"]["message"].as_str().unwrap().to_owned();
-    assert_eq!(message, "embeddings are not supported; this server only generates text");
+    insta::assert_snapshot!(message, @"embeddings are not supported; this server only generates text");
 }
