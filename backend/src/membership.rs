@@ -264,7 +264,10 @@ mod tests {
             Membership::join(Place { all, on_host, path: None, sockets: None })
         };
         let error = join(4, 2).unwrap_err().to_string();
-        assert_eq!(error, "--collective-path is missing: 2 shards of one host need a file that they share");
+        insta::assert_snapshot!(
+            error,
+            @"--collective-path is missing: 2 shards of one host need a file that they share"
+        );
         assert!(join(1, 1).is_ok());
         // The other shard is on another host, and devices sum by themselves.
         assert_eq!(join(2, 1).unwrap().num_ranks(), 2);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_described_is_a_core_of_its_own() {
+    fn a_processor_without_a_description_is_a_core_of_its_own() {
         let system = tempfile::tempdir().unwrap();
         let processors = Processors::read(system.path(), vec![0, 1, 2]);
         assert_eq!(processors.num_threads(8), 3);

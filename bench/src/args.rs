@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn contradictory_flags_are_refused() {
         for flags in [
             &["--api", "completions"][..],
             &["--rate", "2", "--concurrency", "3"],

@@ -37,6 +37,9 @@ const COMPLETIONS: [(&str, &str); 4] = [
     ("tgi", include_str!("completions/tgi.sse")),
 ];
 
+/// The maximum time of a wait, far longer than any wait in a correct test.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 /// The state that all connections of the server share.
 struct Server {
     bodies: Mutex<Vec<Value>>,
@@ -120,7 +123,8 @@ fn args(url: &str, flags: &[&str]) -> Args {
 async fn report(url: &str, flags: &[&str]) -> Report {
     let args = args(url, flags);
     let Plan { client, workload, load } = args.plan().unwrap();
-    let run = load::run(load, Arc::new(workload), Arc::new(client), std::future::pending()).await;
+    let run = load::run(load, Arc::new(workload), Arc::new(client), std::future::pending());
+    let run = tokio::time::timeout(DEADLINE, run).await.expect("the load ends in time");
     Report::new(args, &run)
 }
 
@@ -230,7 +234,7 @@ async fn an_interruption_reports_what_there_is() {
     let (server, url) = Server::start().await;
     let args = args(&format!("{url}/mute"), &["--num-requests", "3"]);
     let Plan { client, workload, load } = args.plan().unwrap();
-    let has_come = tokio::time::timeout(Duration::from_secs(60), server.has_come.notified());
+    let has_come = tokio::time::timeout(DEADLINE, server.has_come.notified());
     let interrupted = async { has_come.await.expect("a request comes") };
     let run = load::run(load, Arc::new(workload), Arc::new(client), interrupted).await;
     let report = Report::new(args, &run);

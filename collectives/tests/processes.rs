@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use collectives::{CHUNK_LEN, CollectiveError, Group};
 use rustix::fs::MemfdFlags;
+use test_support::exit_status;
 
 const NUM_RANKS: usize = 3;
 
@@ -64,7 +65,7 @@ fn processes_add_up() {
     let others: Vec<Child> = (1..NUM_RANKS).map(|rank| start(path, rank, "sums")).collect();
     check_sums(&mut Group::open(path, 0, NUM_RANKS, Duration::from_secs(120)).unwrap());
     for mut other in others {
-        assert!(other.wait().unwrap().success());
+        assert!(exit_status(&mut other, "a rank that adds up").success());
     }
 }
 
@@ -73,7 +74,7 @@ fn a_process_that_crashes_is_named() {
     let (_memory, path) = shared_memory();
     let path = Path::new(&path);
     for rank in 1..NUM_RANKS {
-        assert!(!start(path, rank, "crashes").wait().unwrap().success());
+        assert!(!exit_status(&mut start(path, rank, "crashes"), "a rank that crashes").success());
     }
     let mut group = Group::open(path, 0, NUM_RANKS, Duration::from_millis(20)).unwrap();
     let error = group.all_reduce(&mut [1.0]).unwrap_err();

@@ -108,23 +108,28 @@ fn stay_awake(is_over: &AtomicBool) {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
 
     use rayon::prelude::*;
+    use test_support::{Meeting, until};
 
     use super::*;
 
     #[test]
     fn others_take_pieces_of_a_step() {
         let threads = Threads::new(3, None).unwrap();
-        // The barrier opens only when all three threads have arrived.
-        let barrier = Barrier::new(3);
+        // The meeting ends only when all three threads have arrived, so each of them takes one piece.
+        let meeting = Meeting::new(3);
         for _ in 0..100 {
+            let pieces = [const { AtomicUsize::new(0) }; 3];
             threads.step(u64::MAX, || {
                 (0..3).into_par_iter().with_max_len(1).for_each(|_| {
-                    barrier.wait();
+                    let thread = rayon::current_thread_index().expect("a thread of the pool");
+                    pieces[thread].fetch_add(1, Ordering::Relaxed);
+                    meeting.attend("the other threads of the step");
                 });
             });
+            assert_eq!(pieces.map(AtomicUsize::into_inner), [1; 3]);
         }
     }
 
@@ -140,25 +145,19 @@ mod tests {
     fn a_thread_that_stays_awake_inside_a_task_returns_to_it() {
         let threads = Threads::new(2, None).unwrap();
         let [is_taken, has_begun, is_done] = [const { AtomicBool::new(false) }; 3];
-        let wait_for = |flag: &AtomicBool| {
-            let begin = Instant::now();
-            while !flag.load(Ordering::Acquire) {
-                assert!(begin.elapsed() < Duration::from_secs(60), "the other thread does not return");
-                std::hint::spin_loop();
-            }
-        };
+        let wait_for = |awaited: &str, flag: &AtomicBool| until(awaited, || flag.load(Ordering::Acquire));
         let other = || {
             is_taken.store(true, Ordering::Release);
-            wait_for(&has_begun);
+            wait_for("the begin of the step", &has_begun);
             // Takes the request to stay awake.
             assert_eq!(rayon::yield_now(), Some(rayon::Yield::Executed));
             is_done.store(true, Ordering::Release);
         };
         let step = || {
-            wait_for(&is_taken);
+            wait_for("the other task", &is_taken);
             threads.step(u64::MAX, || {
                 has_begun.store(true, Ordering::Release);
-                wait_for(&is_done);
+                wait_for("the end of the other task", &is_done);
             });
         };
         threads.install(|| rayon::join(step, other));

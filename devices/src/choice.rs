@@ -130,9 +130,9 @@ mod tests {
         let machine = Machine::new(&TPU);
         let (device, reason) = machine.choose(Asked::Auto);
         assert_eq!(device, Device::CPU);
-        assert_eq!(
+        insta::assert_snapshot!(
             reason,
-            "1 TPU v4 chip(s), but its plugin is missing: run `text-generation-launcher plugin fetch tpu` to use it"
+            @"1 TPU v4 chip(s), but its plugin is missing: run `text-generation-launcher plugin fetch tpu` to use it"
         );
         let machine = Machine::new(&[&TPU[..], &[("usr/lib/libtpu.so", "")]].concat());
         let (device, reason) = machine.choose(Asked::Auto);
@@ -141,17 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_parts_of_a_device_are_named() {
         let missing = |files: &[(&str, &str)], device| {
             let machine = Machine::new(files);
             let root = machine.0.path().to_path_buf();
             super::missing(device, None, &Surroundings { variables: Default::default(), executable: None, root })
         };
         assert_eq!(missing(&[], Device::CPU), None);
-        assert_eq!(missing(&[], Device::TPU).unwrap(), "no TPU chip on the bus");
+        insta::assert_snapshot!(missing(&[], Device::TPU).unwrap(), @"no TPU chip on the bus");
         assert_eq!(missing(&[], Device::CUDA).unwrap(), "no NVIDIA GPU");
-        assert!(
-            missing(&TPU[..2], Device::TPU).unwrap().starts_with("1 TPU v4 chip(s) on the bus (the first is 0000:")
+        insta::assert_snapshot!(
+            missing(&TPU[..2], Device::TPU).unwrap(),
+            @"1 TPU v4 chip(s) on the bus (the first is 0000:00:04.0), but no device node: give the container /dev/vfio or /dev/accel*"
         );
         assert!(missing(&TPU, Device::TPU).unwrap().contains("plugin fetch tpu"), "{:?}", missing(&TPU, Device::TPU));
         assert_eq!(missing(&[&TPU[..], &[("usr/lib/libtpu.so", "")]].concat(), Device::TPU), None);
@@ -162,7 +163,10 @@ mod tests {
     fn a_chip_without_a_node_is_not_taken() {
         let (device, reason) = Machine::new(&TPU[..2]).choose(Asked::Auto);
         assert_eq!(device, Device::CPU);
-        assert!(reason.contains("but no device node: give the container /dev/vfio"), "{reason}");
+        insta::assert_snapshot!(
+            reason,
+            @"1 TPU v4 chip(s) on the bus (the first is 0000:00:04.0), but no device node: give the container /dev/vfio or /dev/accel*"
+        );
     }
 
     #[test]

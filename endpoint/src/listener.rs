@@ -110,6 +110,8 @@ fn unix((file, listener): (SocketFile, UnixListener)) -> (Listener, Option<Socke
 mod tests {
     use std::io::{Read, Write};
 
+    use test_support::DEADLINE;
+
     use super::*;
 
     /// Returns a listener on a loopback address with a port that the system chose, and its endpoint.
@@ -131,7 +133,11 @@ mod tests {
         let (tcp, address) = open();
         for (listener, endpoint) in [(unix, path), (tcp, address)] {
             let mut client = endpoint.connect().unwrap();
+            // The client is connected, so this does not wait.
             let mut server = listener.accept().unwrap();
+            for stream in [&client, &server] {
+                stream.set_read_timeout(Some(DEADLINE)).unwrap();
+            }
             let mut bytes = [0; 2];
             client.write_all(b"to").unwrap();
             server.read_exact(&mut bytes).unwrap();

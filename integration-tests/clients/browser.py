@@ -2,6 +2,7 @@
 only intended errors."""
 
 import contextlib
+import os
 import pathlib
 import shutil
 
@@ -10,12 +11,20 @@ from playwright.sync_api import sync_playwright
 SIZE = {"width": 1100, "height": 720}
 
 
+def say_skipped(name: str, reason: str) -> None:
+    """Prints that a test is skipped, and appends a line to the file that `HILO_SKIPS` names, as tests in Rust do."""
+    print(f"{name}: skipped: {reason}")
+    if path := os.environ.get("HILO_SKIPS"):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{name}\t{reason}\n")
+
+
 @contextlib.contextmanager
 def open_page(name: str, url: str, folder: str | None = None):
     """Yields the page `/name`, and a function that takes a screenshot if a folder is given. Yields None without a browser."""
     executable = shutil.which("chromium") or shutil.which("google-chrome")
     if executable is None:
-        print(f"{name}: skipped: no Chromium")
+        say_skipped(name, "no Chromium")
         yield None
         return
     with sync_playwright() as playwright:

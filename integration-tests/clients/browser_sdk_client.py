@@ -10,6 +10,8 @@ import threading
 
 from playwright.sync_api import Page, sync_playwright
 
+from browser import say_skipped
+
 PLATFORM = {
     "x-stainless-lang": "js", "x-stainless-package-version": "6.1.0", "x-stainless-os": "Linux", "x-stainless-arch": "x64",
     "x-stainless-runtime": "browser:chrome", "x-stainless-runtime-version": "141.0.0", "x-stainless-retry-count": "0",
@@ -61,7 +63,7 @@ def check(page: Page, url: str) -> None:
 def main(url: str) -> None:
     executable = shutil.which("chromium") or shutil.which("google-chrome")
     if executable is None:
-        print("browser_sdk: skipped: no Chromium")
+        say_skipped("browser_sdk", "no Chromium")
         return
     with another_origin() as origin, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use test_support::{output, skipped_unless_required};
+
 use crate::server::{executable, target_folder};
 
 /// The environment variable that names the device to test.
@@ -29,16 +31,13 @@ pub fn test_device() -> &'static str {
 /// # Panics
 /// When the plugin is missing although `HILO_REQUIRE_PLUGINS` is 1.
 pub fn is_plugin_there(kind: &str) -> bool {
-    let output = Command::new(executable()).args(["plugin", "list"]).output().expect("the launcher runs");
+    let output = output(Command::new(executable()).args(["plugin", "list"]));
     let table = String::from_utf8(output.stdout).expect("the table is text");
     let row = table.lines().find(|line| line.split_whitespace().next() == Some(kind));
     let row = row.unwrap_or_else(|| panic!("no plugin {kind} in {table}"));
     let is_there = !["not found", "neither a file nor"].iter().any(|excuse| row.contains(excuse));
     if !is_there {
-        #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
-        let say = || println!("skipped: {row}");
-        assert!(std::env::var_os(REQUIRE_VARIABLE).is_none_or(|value| value != "1"), "{row}");
-        say();
+        skipped_unless_required(REQUIRE_VARIABLE, row);
     }
     is_there
 }

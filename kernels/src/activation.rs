@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_stays_none() {
+    fn activations_of_nan_are_nan() {
         for activation in ALL {
             let mut y = [0.0];
             activate(activation, &[f32::NAN], &mut y);

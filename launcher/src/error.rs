@@ -32,9 +32,7 @@ pub(crate) enum LauncherError {
         "no writable directory for the sockets of the shards was found (tried {tried}); pass a path with --shard-uds-path"
     )]
     NoRuntimeDirectory { tried: String },
-    #[error(
-        "the door for the other hosts of the slice cannot be opened at {host}: {source}; --slice-port sets the port"
-    )]
+    #[error("cannot listen for the other hosts of the slice at {host}: {source}; --slice-port sets the port")]
     Door { host: String, source: std::io::Error },
     #[error("the router has no address for a shard of another host: {0}")]
     Relay(Box<endpoint::ListenError>),
@@ -111,10 +109,10 @@ mod tests {
     #[test]
     fn a_cause_is_told_once() {
         let told = LauncherError::Spawn { name: "shard-0".into(), source: std::io::Error::other("no room") };
-        assert_eq!(text(&told), "shard-0 cannot be started: no room");
+        insta::assert_snapshot!(text(&told), @"shard-0 cannot be started: no room");
         let path = "/nowhere".into();
         let apart =
             LauncherError::Model(model_files::ModelFilesError::Read { path, source: std::io::Error::other("x") });
-        assert_eq!(text(&apart), "model: /nowhere cannot be read: x");
+        insta::assert_snapshot!(text(&apart), @"model: /nowhere cannot be read: x");
     }
 }

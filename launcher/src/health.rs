@@ -160,6 +160,8 @@ mod tests {
     use std::net::TcpListener;
     use std::os::unix::net::UnixListener;
 
+    use test_support::{accept, accept_unix, join};
+
     use super::*;
 
     fn place(command_line: &str) -> Option<String> {
@@ -179,12 +181,18 @@ mod tests {
         ] {
             assert_eq!(place(command_line).as_deref(), Some(expected), "{command_line}");
         }
-        assert!(place("text-generation-launcher --port 0").unwrap().starts_with("`port` is 0"));
-        assert!(place("text-generation-launcher --hostname web-1").unwrap().contains("\"web-1\" is not an IP address"));
+        insta::assert_snapshot!(
+            place("text-generation-launcher --port 0").unwrap(),
+            @"`port` is 0, with which the server chooses a free port; pass the port that it chose, which its log names"
+        );
+        insta::assert_snapshot!(
+            place("text-generation-launcher --hostname web-1").unwrap(),
+            @r#"`hostname` "web-1" is not an IP address, such as 0.0.0.0, 127.0.0.1 or ::"#
+        );
     }
 
     #[test]
-    fn what_does_not_serve_has_no_place() {
+    fn processes_that_do_not_serve_have_no_place() {
         for command_line in ["/lib/systemd/systemd --system", "text-generation-launcher plugin list", "", "sh -c ls"] {
             assert_eq!(place(command_line), None, "{command_line}");
         }
@@ -213,8 +221,8 @@ mod tests {
         let socket = format!("--uds {}", path.display());
         let server = std::thread::spawn(move || {
             for status_line in ["HTTP/1.1 200 OK", "HTTP/1.1 503 Service Unavailable", "garbage"] {
-                answer(tcp.accept().unwrap().0, status_line);
-                answer(unix.accept().unwrap().0, status_line);
+                answer(accept(&tcp, "a client on TCP"), status_line);
+                answer(accept_unix(&unix, "a client on the Unix socket"), status_line);
             }
         });
         for place in [&address, &socket] {
@@ -226,7 +234,7 @@ mod tests {
                 assert!(error.contains(sentence), "{place}: {error}");
             }
         }
-        server.join().unwrap();
+        join(server, "the server of three rounds");
         assert!(
             ask(&address).unwrap_err().starts_with("no HTTP response from http://127.0.0.1:"),
             "nobody listens any more"

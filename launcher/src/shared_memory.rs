@@ -50,7 +50,7 @@ mod tests {
     fn children_read_and_write_one_file() {
         let memory = SharedMemory::for_launch(Device::CPU, 2).unwrap().unwrap();
         let shell = |script: &str| {
-            let output = Command::new("/bin/sh").args(["-c", script, "sh"]).arg(memory.path()).output().unwrap();
+            let output = test_support::output(Command::new("/bin/sh").args(["-c", script, "sh"]).arg(memory.path()));
             assert!(output.status.success(), "{output:?}");
             String::from_utf8(output.stdout).unwrap()
         };

@@ -183,7 +183,7 @@ mod tests {
         std::thread::scope(|scope| {
             let starts: Vec<_> =
                 (0..4).map(|_| scope.spawn(|| SocketPlace::private(&[root.path().to_path_buf()]).unwrap())).collect();
-            let places: Vec<_> = starts.into_iter().map(|start| start.join().unwrap()).collect();
+            let places: Vec<_> = starts.into_iter().map(|start| test_support::join_scoped(start, "a start")).collect();
             assert!(places.iter().all(|place| Path::new(place.shard_uds_path()).parent().unwrap().exists()));
         });
     }

@@ -207,8 +207,8 @@ impl Supervisor<'_> {
         Ok(Stopped::ShardsLeft)
     }
 
-    /// Waits until host 0 has ended too. The relays of this host may still hold the last words of its shards, without
-    /// which the router of host 0 would take them for lost.
+    /// Waits until host 0 has ended. Until then this host's relays may still forward its shards' last replies; without
+    /// these the router reports the shards as lost.
     fn wait_for_first_host(&mut self) {
         let deadline = Instant::now() + SHARD_LEAVE_DEADLINE;
         while let Some(event) = self.next_event(Some(deadline)) {

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn faults_of_a_header_are_named() {
         let check = |bytes: &[u8], expected: &str| {
             let message = open(bytes).unwrap_err();
             assert!(message.contains(expected), "{message}");

@@ -4,9 +4,9 @@
 //! stored. [`BlockType::factors`] and [`BlockType::step`] compute scales from them. [`BlockType::read`] returns the
 //! weights of whole blocks.
 //!
-//! A block has groups of 32 levels. Each half of a group has a scale and a least number; in some types both halves have
-//! the same. A weight is `scale · level - least`. In f32 the product is exact. The weight is exact too if the type has
-//! no least numbers of its own. A level is an unsigned integer that is stored as it is, or an entry of the type's
+//! A block has groups of 32 levels. Each half of a group has a scale and a minimum (`d`, `m` in ggml); some types share
+//! them. A weight is `scale · level - minimum`. In f32 the product is exact. The weight is exact too if the type has no
+//! minimums of its own. A level is an unsigned integer that is stored as it is, or an entry of the type's
 //! [`BlockType::table`], of which the index is stored.
 
 use half::f16;
@@ -43,7 +43,7 @@ pub enum BlockType {
     Q8_0,
 }
 
-/// The scale of half of a group, and its least number.
+/// The scale of half of a group, and its minimum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
     /// The difference between the weights of two neighbouring levels.
@@ -58,7 +58,7 @@ pub struct Group {
     /// The stored levels of the weights, in order. [`BlockType::level`] reads them.
     pub levels: [u8; GROUP],
     /// The integers by which the head of the block is multiplied, two bytes; 0 if the type has none. In Q4_K and Q5_K,
-    /// the first byte belongs to the scale, and the second to the least number. In the other types, each byte belongs
+    /// the first byte belongs to the scale, and the second to the minimum. In the other types, each byte belongs
     /// to half of the group. [`BlockType::factors`] reads them.
     pub factors: u16,
 }
@@ -110,7 +110,7 @@ impl BlockType {
         matches!(self, Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS)
     }
 
-    /// True if the head has a second number, which gives the least numbers.
+    /// True if the head has a second number, which gives the minimums.
     #[inline(always)]
     pub const fn has_least(self) -> bool {
         matches!(self, Self::Q2_K | Self::Q4_1 | Self::Q4_K | Self::Q5_1 | Self::Q5_K)
@@ -233,7 +233,7 @@ impl BlockType {
         Step { scale, least }
     }
 
-    /// The level that stands for 0; 0 for types with least numbers or a table.
+    /// The level that stands for 0; 0 for types with minimums or a table.
     #[inline(always)]
     pub const fn zero_level(self) -> f32 {
         match self {

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_found() {
+    fn nan_and_infinity_are_found() {
         let bits = |value: f32, stored| match stored {
             FloatType::F32 => value.to_le_bytes().to_vec(),
             FloatType::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_has_no_scale() {
+    fn a_block_with_nan_or_infinity_has_the_scale_nan() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             assert_eq!(round_block(&[1.0, bad, 2.0]).0, NAN);
         }

@@ -35,9 +35,8 @@ fn with_plugin(test: &str, body: impl FnOnce(&Arc<Plugin>)) -> Option<String> {
         return None;
     }
     let executable = std::env::current_exe().expect("this test has a path");
-    let child =
-        Command::new(executable).args([test, "--exact", "--nocapture"]).env(CHILD, "1").envs(ENVIRONMENT).output();
-    let child = child.expect("the child starts");
+    let arguments = [test, "--exact", "--nocapture"];
+    let child = test_support::output(Command::new(executable).args(arguments).env(CHILD, "1").envs(ENVIRONMENT));
     let [stdout, stderr] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(child.status.success(), "{stdout}\n{stderr}");
     assert!(stdout.contains("1 passed"), "the child ran no test: {stdout}");
@@ -154,8 +153,8 @@ fn partitioned_programs_and_options_compile() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error() {
-    with_plugin("what_is_not_there_is_an_error", |plugin| {
+fn a_missing_tpu_and_a_broken_program_are_errors() {
+    with_plugin("a_missing_tpu_and_a_broken_program_are_errors", |plugin| {
         let error = Client::new(plugin, &[]).expect_err("no TPU");
         assert!(matches!(error, Error::Pjrt { function: "PJRT_Client_Create", .. }), "{error}");
         let error = topology(plugin, "v5e:2x2").compile(b"module {", &CompileOptions::partitioned(&[0]));

@@ -128,6 +128,19 @@ mod tests {
         assert!(buffer.is_empty());
     }
 
+    /// Checks that the bytes are refused as malformed, or decode to a message that is the same after it was encoded and
+    /// decoded once more.
+    fn check_decoding<M: Message + Default>(bytes: &[u8]) -> Result<(), TestCaseError> {
+        match decode::<M>(bytes) {
+            Err(error) => prop_assert!(matches!(error, FrameError::Malformed(_)), "{}", error),
+            Ok(message) => {
+                let encoded = message.encode_to_vec();
+                prop_assert_eq!(decode::<M>(&encoded).unwrap().encode_to_vec(), encoded);
+            }
+        }
+        Ok(())
+    }
+
     proptest! {
         #[test]
         fn decode_returns_what_was_encoded(token_ids in prop::collection::vec(any::<u32>(), 0..200), temperature in any::<f32>(), seed in any::<u64>()) {
@@ -141,9 +154,18 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = decode::<Command>(&bytes);
-            let _ = decode::<Reply>(&bytes);
+        fn any_bytes_are_malformed_or_a_message(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            check_decoding::<Command>(&bytes)?;
+            check_decoding::<Reply>(&bytes)?;
+        }
+
+        #[test]
+        fn a_damaged_message_is_malformed_or_another_message(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut bytes = prefill(vec![300; 20], SamplingParams::greedy()).encode_to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            check_decoding::<Command>(&bytes)?;
+            check_decoding::<Command>(&bytes[..at])?;
         }
     }
 }

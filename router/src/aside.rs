@@ -54,9 +54,12 @@ pub(crate) fn lower_priority(thread: Option<Pid>, niceness: i32) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::RecvTimeoutError;
+
     use rustix::process::getpriority_process;
 
     use super::*;
+    use crate::testing::{DEADLINE, until, within};
 
     #[tokio::test]
     async fn work_runs_behind_others() {
@@ -81,13 +84,12 @@ mod tests {
         let mut works = tokio::task::JoinSet::new();
         for _ in 0..num_turns() + 1 {
             let (aside, wait_rx) = (aside.clone(), Arc::clone(&wait_rx));
-            works.spawn(async move { aside.run(move || wait_rx.lock().unwrap().recv()).await });
+            works.spawn(async move { aside.run(move || wait_rx.lock().unwrap().recv_timeout(DEADLINE)).await });
         }
-        while aside.0.available_permits() > 0 {
-            tokio::task::yield_now().await;
-        }
+        until("all turns to be taken", || aside.0.available_permits() == 0).await;
         assert!(works.try_join_next().is_none());
         drop(wait_tx);
-        assert!(works.join_all().await.iter().all(Option::is_some));
+        let results = within("the end of all work", works.join_all()).await;
+        assert!(results.iter().all(|result| *result == Some(Err(RecvTimeoutError::Disconnected))), "{results:?}");
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct EventSender {
 #[derive(Debug)]
 pub(crate) struct EventReceiver {
     parcels_rx: mpsc::Receiver<Parcel>,
-    /// The memory of the data that the reader still holds after it has read the events.
+    /// Memory of events that were read but whose data is still in use.
     kept: Account,
 }
 
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_keeps_up_needs_no_memory() {
+    async fn a_reader_that_keeps_up_needs_no_memory() {
         let (mut sender, mut receiver, ..) = start(0);
         for _ in 0..100 {
             sender.send(token()).unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_unread_holds_memory_and_no_permit_behind_its_end() {
+    async fn unread_events_hold_memory_and_after_the_end_no_permit() {
         let limit = 1 << 20;
         let (mut sender, mut receiver, permits, answers) = start(limit);
         for _ in 0..20 {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_kept_is_counted_until_it_is_given_away() {
+    async fn kept_data_is_counted_until_it_is_given_away() {
         let (sender, mut receiver, _, answers) = start(2 * BATCH_BYTES);
         for bytes in [1, BATCH_BYTES, 3 * BATCH_BYTES] {
             assert!(receiver.keep(bytes).await);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_leaves_gives_everything_back() {
+    async fn a_reader_that_leaves_gives_everything_back() {
         let (mut sender, receiver, permits, answers) = start(1 << 20);
         for _ in 0..20 {
             sender.send(token()).unwrap();

@@ -185,9 +185,9 @@ mod tests {
         assert!(!path.exists());
         let nowhere = resolve(&["--uds=/no/dir/s"]).unwrap().probe().unwrap_err();
         assert!(std::error::Error::source(&nowhere).is_none(), "{nowhere:?}");
-        assert_eq!(
-            nowhere.to_string(),
-            "cannot listen on /no/dir/s: No such file or directory (os error 2); --uds sets the path"
+        insta::assert_snapshot!(
+            nowhere,
+            @"cannot listen on /no/dir/s: No such file or directory (os error 2); --uds sets the path"
         );
     }
 }

@@ -247,7 +247,7 @@ mod tests {
     use rustix::process::{getpid, kill_process};
 
     use super::*;
-    use crate::testing::{FakeShard, config};
+    use crate::testing::{FakeShard, config, until, within};
 
     #[tokio::test]
     async fn a_signal_ends_the_router_without_an_error() {
@@ -261,11 +261,9 @@ mod tests {
         let router = tokio::spawn(start_and_serve(config, text));
         // The router handles signals before it sends the first command to the shard. An earlier signal would end the
         // test process.
-        while stats.num_warmups.load(Ordering::Relaxed) == 0 {
-            tokio::task::yield_now().await;
-        }
+        until("the first command to the shard", || stats.num_warmups.load(Ordering::Relaxed) > 0).await;
         kill_process(getpid(), Signal::TERM).unwrap();
-        router.await.unwrap().unwrap();
+        within("the end of the router", router).await.unwrap().unwrap();
     }
 
     #[test]

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_missing_until_it_is_given_back() {
+    fn taken_memory_is_missing_until_it_is_given_back() {
         let part = Part::new(10 << 10);
         let mut held = part.try_take(6 << 10).unwrap();
         assert!(part.try_take(5 << 10).is_none());
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_served_or_told_in_time() {
+    async fn a_waiting_taker_is_served_or_refused_in_time() {
         let (part, patience) = (Part::new(4 << 10), Duration::from_secs(2));
         let held = part.try_take(4 << 10).unwrap();
         assert!(part.take(1, patience).await.is_none());
@@ -318,11 +318,14 @@ mod tests {
         assert_eq!(budget_bytes(Some(MemorySize::Bytes(64 << 20)), 1000), Ok(64 << 20));
         let error = |size, payload_limit| budget_bytes(Some(size), payload_limit).unwrap_err().to_string();
         let small = error(MemorySize::Bytes(64 << 20), 10 << 20);
-        assert!(
-            small.starts_with("`memory_budget` must be >= 209715200 bytes with a `payload_limit` of 10485760"),
-            "{small}"
+        insta::assert_snapshot!(
+            small,
+            @"`memory_budget` must be >= 209715200 bytes with a `payload_limit` of 10485760 bytes, at least 64 MiB and 20 times the `payload_limit`. Given: 67108864"
         );
-        assert!(error(MemorySize::Bytes(1), 0).ends_with("Given: 1"));
+        insta::assert_snapshot!(
+            error(MemorySize::Bytes(1), 0),
+            @"`memory_budget` must be >= 67108864 bytes with a `payload_limit` of 0 bytes, at least 64 MiB and 20 times the `payload_limit`. Given: 1"
+        );
         assert!(error(MemorySize::Percent(1), usize::MAX).contains("`payload_limit`"));
     }
 }

@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
     use crate::http_listener::HttpEndpoint;
-    use crate::testing::args;
+    use crate::testing::{args, within};
 
     fn site(app: Router) -> Site {
         Site { app, connections: Part::new(1 << 20), request_timeout: None }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_reads_slowly_gets_everything_and_who_hardly_reads_does_not() {
+    async fn a_slow_reader_gets_everything_and_a_stalled_one_does_not() {
         assert!(read_slowly(4 << 10).await > 1 << 20);
         assert!(read_slowly(100).await < 1 << 20);
     }
@@ -231,17 +231,17 @@ mod tests {
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut answer = Vec::new();
-        client.read_to_end(&mut answer).await.unwrap();
+        within("the end of the connection", client.read_to_end(&mut answer)).await.unwrap();
         let (alert, fatal) = (21, 2);
         assert_eq!((answer[0], answer[5]), (alert, fatal), "{answer:?}");
     }
 
     #[tokio::test]
-    async fn who_has_not_shaken_hands_holds_up_no_stop() {
+    async fn a_client_without_a_handshake_does_not_delay_a_stop() {
         let (address, stop_tx, server) = start().await;
         let mut client = TcpStream::connect(address).await.unwrap();
         stop_tx.send_replace(true);
-        server.await.unwrap();
-        assert_eq!(client.read(&mut [0]).await.unwrap_or(0), 0);
+        within("the end of the server", server).await.unwrap();
+        assert_eq!(within("the end of the connection", client.read(&mut [0])).await.unwrap_or(0), 0);
     }
 }

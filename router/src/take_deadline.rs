@@ -114,7 +114,7 @@ mod tests {
     const TIME: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_given_up() {
+    async fn a_client_that_takes_nothing_is_given_up() {
         let (stream, _other_end) = duplex(4);
         let (mut stream, start) = (TakeDeadline::new(stream, TIME, AnswerDeadline::new(None)), Instant::now());
         let error = stream.write_all(b"12345").await.unwrap_err();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_a_little_now_and_then_gets_everything() {
+    async fn a_client_that_takes_a_little_now_and_then_gets_everything() {
         let (stream, mut other_end) = duplex(1);
         let mut stream = TakeDeadline::new(stream, TIME, AnswerDeadline::new(None));
         let reader = tokio::spawn(async move {
@@ -156,7 +156,15 @@ mod tests {
     }
 
     #[test]
-    fn any_time_is_a_deadline() {
-        AnswerDeadline::new(Some(Duration::MAX)).begin();
+    fn a_time_beyond_the_clock_is_no_deadline() {
+        let start = Instant::now();
+        let until = |time| {
+            let deadline = AnswerDeadline::new(time);
+            deadline.begin();
+            deadline.until()
+        };
+        assert!(until(Some(Duration::ZERO)).is_some_and(|until| until >= start + GRACE));
+        assert_eq!(until(Some(Duration::MAX)), None, "a time beyond the clock is no deadline");
+        assert_eq!(until(None), None);
     }
 }

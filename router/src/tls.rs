@@ -105,8 +105,14 @@ mod tests {
         assert!(Tls::load(None, None).unwrap().is_none());
         assert_eq!(format!("{:?}", Tls::load(Some(&cert), Some(&key)).unwrap().unwrap()), "Tls(…)");
 
-        assert_eq!(error(Some(&cert), None), "`tls_certfile` is set and `tls_keyfile` is not; TLS needs both");
-        assert_eq!(error(None, Some(&key)), "`tls_keyfile` is set and `tls_certfile` is not; TLS needs both");
+        insta::assert_snapshot!(
+            error(Some(&cert), None),
+            @"`tls_certfile` is set and `tls_keyfile` is not; TLS needs both"
+        );
+        insta::assert_snapshot!(
+            error(None, Some(&key)),
+            @"`tls_keyfile` is set and `tls_certfile` is not; TLS needs both"
+        );
         let missing = error(Some(&nothing), Some(&key));
         assert!(missing.starts_with("`tls_certfile` ") && missing.contains("No such file"), "{missing}");
         let no_cert = error(Some(&text), Some(&key));

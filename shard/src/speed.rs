@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_names_the_flags_of_bench() {
+    fn errors_of_impossible_measurements_name_the_flags_of_bench() {
         #[derive(clap::Parser)]
         struct Cli {
             #[command(flatten)]

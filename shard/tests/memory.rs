@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proto::{Command, HEADER_BYTES, Hello, PROTOCOL_VERSION, Reply, Warmup, WarmupReply, command, frame, reply};
 use serde_json::{Map, Value, json};
@@ -87,17 +87,14 @@ impl Drop for Rank {
 }
 
 fn connect(socket: &PathBuf) -> UnixStream {
-    let start = Instant::now();
-    loop {
-        match UnixStream::connect(socket) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(DEADLINE)).unwrap();
-                return stream;
-            }
-            Err(error) => assert!(start.elapsed() < DEADLINE, "connect: {error}"),
-        }
-        std::thread::yield_now();
-    }
+    let mut stream = None;
+    test_support::until("the socket of the rank", || {
+        stream = UnixStream::connect(socket).ok();
+        stream.is_some()
+    });
+    let stream = stream.unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
 }
 
 /// Writes a model whose weights are all zero, and returns the size of the checkpoint.

@@ -8,7 +8,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use devices::{Asked, DecodeAttention, Device};
 use endpoint::{Endpoint, Stream};
@@ -18,6 +18,7 @@ use proto::{
     SamplingParams, ShardError, Step, StepReply, Warmup, WarmupReply, command, frame, reply,
 };
 use shard::{KvCacheDtype, ModelArgs, ShardArgs, ShardRunError};
+use test_support::{join, until};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -71,28 +72,22 @@ impl Shard {
 
     /// Returns the result of the shard. Its socket file is gone by then.
     fn end(self) -> Result<(), String> {
-        let start = Instant::now();
-        while !self.thread.is_finished() {
-            assert!(start.elapsed() < DEADLINE, "the shard goes on");
-            std::thread::yield_now();
-        }
+        let result = join(self.thread, "the end of the shard").map_err(|error| error.to_string());
         if let Endpoint::Unix(path) = &self.endpoint {
             assert!(!path.exists());
         }
-        self.thread.join().unwrap().map_err(|error| error.to_string())
+        result
     }
 }
 
 impl Client {
     fn connect(endpoint: &Endpoint) -> Self {
-        let start = Instant::now();
-        let stream = loop {
-            match endpoint.connect() {
-                Ok(stream) => break stream,
-                Err(error) => assert!(start.elapsed() < DEADLINE, "connect: {error}"),
-            }
-            std::thread::yield_now();
-        };
+        let mut stream = None;
+        until("a shard that listens", || {
+            stream = endpoint.connect().ok();
+            stream.is_some()
+        });
+        let stream = stream.unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         Self { stream, sequence_number: 0 }
     }
@@ -224,7 +219,8 @@ fn a_command_with_another_number_is_not_carried_out() {
     client.warmup();
     client.sequence_number += 1;
     let error = client.step(prompt(0, &[1])).unwrap_err();
-    assert_eq!((error.kind(), error.message.as_str()), (Kind::Protocol, "the command has number 4, but 3 is expected"));
+    assert_eq!(error.kind(), Kind::Protocol);
+    insta::assert_snapshot!(error.message, @"the command has number 4, but 3 is expected");
     assert!(client.step(prompt(0, &[1])).is_ok(), "slot 0 is still free, and the numbers go on from here");
     client.leave();
     assert_eq!(shard.end(), Ok(()));
@@ -263,7 +259,10 @@ fn noise_after_warmup_ends_the_shard() {
     client.warmup();
     client.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     let message = shard.end().unwrap_err();
-    assert!(message.starts_with("the router is gone: a frame of"), "{message}");
+    insta::assert_snapshot!(
+        message,
+        @"the router is gone: a frame of 4294967295 bytes is larger than the 67108864 bytes allowed"
+    );
 }
 
 #[test]
@@ -321,7 +320,10 @@ fn tcp_and_a_unix_socket_give_the_same_tokens() {
 fn a_shard_listens_on_free_loopback_addresses_only() {
     let everywhere = "tcp://0.0.0.0:9000".parse().unwrap();
     let message = Shard::start_at(everywhere, "demo", Device::MOCK).end().unwrap_err();
-    assert!(message.starts_with("cannot listen on tcp://0.0.0.0:9000: 0.0.0.0 is not a loopback address"), "{message}");
+    insta::assert_snapshot!(
+        message,
+        @"cannot listen on tcp://0.0.0.0:9000: 0.0.0.0 is not a loopback address, and connections are not authenticated; use a Unix path or a loopback address, such as tcp://127.0.0.1:9000 or tcp://[::1]:9000"
+    );
     let taken = free_address();
     let _listener = taken.bind().unwrap();
     let message = Shard::start_at(taken, "demo", Device::MOCK).end().unwrap_err();

@@ -378,7 +378,8 @@ mod tests {
         let die_while_loading = || {
             let name = "cache::tests::an_entry_that_ended_a_process_is_not_loaded_again";
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-            assert!(!child.args([name, "--exact"]).env(CHILD, folder.path()).status().unwrap().success());
+            let child = child.args([name, "--exact"]).env(CHILD, folder.path());
+            assert!(!test_support::output(child).status.success());
         };
         // The times of files are coarse, so a new entry gets a time of its own.
         let write_again = |seconds| {

@@ -74,6 +74,8 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
+    use test_support::{join_scoped, watched};
+
     use super::*;
 
     #[test]
@@ -83,13 +85,13 @@ mod tests {
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| budget.take(4).map(|permit| (permit, budget.lock().bytes)));
             drop(large);
-            let (permit, bytes) = waits.join().unwrap().unwrap();
+            let (permit, bytes) = join_scoped(waits, "room for the small one").unwrap();
             assert_eq!(bytes, 4, "the large one has ended");
             let second = budget.take(6).unwrap();
             assert_eq!(budget.lock().bytes, 10);
             drop((permit, second));
         });
-        budget.wait_for_all();
+        watched("the end of all uploads", || budget.wait_for_all());
         assert_eq!(budget.lock().bytes, 0);
     }
 
@@ -100,8 +102,8 @@ mod tests {
         std::thread::scope(|scope| {
             let waits = [(); 2].map(|()| scope.spawn(|| budget.take(1).is_none()));
             budget.close();
-            assert!(waits.into_iter().all(|wait| wait.join().unwrap()));
+            assert!(waits.into_iter().all(|wait| join_scoped(wait, "the end of a wait")));
         });
-        budget.wait_for_all();
+        watched("the end of all uploads", || budget.wait_for_all());
     }
 }

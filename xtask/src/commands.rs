@@ -93,8 +93,8 @@ const ROWS: &[Row] = &[
     row("bench-overhead", "the server beside the model alone: bench/README.md", "bench/overhead.sh all"),
     row(
         "snapshots",
-        "rewrites the snapshots of tests whose results changed; read the difference before you commit it [-p CRATE]",
-        "INSTA_UPDATE=always INSTA_FORCE_PASS=1 cargo test",
+        "rewrites the snapshots in tests whose results changed; read the difference before you commit it",
+        "{ cargo insta --version > /dev/null 2>&1 || cargo install --locked cargo-insta; } && cargo insta test --workspace --lib --accept",
     ),
 ];
 

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use test_support::join_scoped;
 
 use super::message::HEADER_BYTES;
 use super::{MESH_CHUNK_LEN, MIN_DIVIDED_LEN, Mesh};
@@ -36,7 +37,7 @@ fn run<T: Send>(meshes: Vec<Mesh>, work: impl Fn(&mut Mesh) -> T + Sync) -> Vec<
         // A mesh is returned from its thread, so that no rank leaves before all have finished.
         let start = |mut mesh: Mesh| scope.spawn(move || (work(&mut mesh), mesh));
         let ranks: Vec<_> = meshes.into_iter().map(start).collect();
-        let ended: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        let ended: Vec<_> = ranks.into_iter().map(|rank| join_scoped(rank, "a rank")).collect();
         ended.into_iter().map(|(result, _)| result).collect()
     })
 }
@@ -132,7 +133,7 @@ fn the_deadline_names_the_ranks_that_do_not_come() {
     let mut meshes = meshes(3, LONG);
     meshes[1].set_deadline(SHORT);
     let error = meshes[1].all_reduce(&mut [1.0]).unwrap_err();
-    assert_eq!(error.to_string(), "all-reduce of 1 values: waited 20ms for ranks 0, 2");
+    insta::assert_snapshot!(error, @"all-reduce of 1 values: waited 20ms for ranks 0, 2");
     let later = meshes[1].all_reduce(&mut [1.0]).unwrap_err();
     assert!(matches!(later, CollectiveError::Aborted { rank: 1 }), "{later}");
     let other = meshes[0].all_reduce(&mut [1.0]).unwrap_err();

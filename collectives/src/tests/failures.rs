@@ -3,7 +3,9 @@
 
 use std::thread;
 
-use super::{LONG, SHORT, SharedMemory, groups, run, sleepers, wait_until};
+use test_support::{join_scoped, until};
+
+use super::{LONG, SHORT, SharedMemory, groups, run, sleepers};
 use crate::{CHUNK_LEN, CollectiveError, Operation};
 
 #[test]
@@ -14,13 +16,13 @@ fn deadline_names_the_rank_that_does_not_come() {
     let _third = memory.join(2, 3, LONG);
     thread::scope(|scope| {
         let second = scope.spawn(move || second.all_reduce(&mut [1.0]));
-        wait_until(|| sleepers(&first) == 1);
+        until("a rank that sleeps", || sleepers(&first) == 1);
         let error = first.all_reduce(&mut [1.0]).unwrap_err();
-        assert_eq!(error.to_string(), "all-reduce of 1 values: waited 20ms for rank 2");
+        insta::assert_snapshot!(error, @"all-reduce of 1 values: waited 20ms for rank 2");
         let CollectiveError::Deadline { operation, missing, after } = error else { panic!("{error}") };
         assert_eq!((operation, missing, after), (Operation::AllReduce { num_values: 1 }, vec![2], SHORT));
         // The other ranks do not wait for their own deadlines.
-        assert!(matches!(second.join().unwrap(), Err(CollectiveError::Aborted { rank: 0 })));
+        assert!(matches!(join_scoped(second, "the second rank"), Err(CollectiveError::Aborted { rank: 0 })));
     });
 }
 
@@ -29,7 +31,7 @@ fn deadline_names_ranks_that_never_opened_the_group() {
     let memory = SharedMemory::new();
     let mut group = memory.join(1, 3, SHORT);
     let error = group.all_gather(&[1.0], 1, &mut [0.0; 3]).unwrap_err();
-    assert_eq!(error.to_string(), "all-gather of 1 values in 1 rows: waited 20ms for ranks 0, 2");
+    insta::assert_snapshot!(error, @"all-gather of 1 values in 1 rows: waited 20ms for ranks 0, 2");
     let mut late = memory.join(0, 3, LONG);
     assert!(matches!(late.all_reduce(&mut []), Err(CollectiveError::Aborted { rank: 1 })));
     assert!(matches!(group.all_reduce(&mut []), Err(CollectiveError::Aborted { rank: 1 })));
@@ -44,10 +46,10 @@ fn abort_ends_every_wait_now_and_later() {
             .into_iter()
             .map(|mut group| scope.spawn(move || (group.all_reduce(&mut [1.0]), group.all_reduce(&mut [1.0]))))
             .collect();
-        wait_until(|| sleepers(&first) == 2);
+        until("two ranks that sleep", || sleepers(&first) == 2);
         first.abort();
         for rank in ranks {
-            let (now, later) = rank.join().unwrap();
+            let (now, later) = join_scoped(rank, "a rank that waits");
             assert!(matches!(now, Err(CollectiveError::Aborted { rank: 0 })));
             assert!(matches!(later, Err(CollectiveError::Aborted { rank: 0 })));
         }
@@ -111,6 +113,9 @@ fn other_operations_are_out_of_step() {
 fn lengths_that_do_not_fit_are_named_and_end_the_group() {
     let mut groups = groups(2);
     let error = groups[0].all_gather(&[1.0; 7], 2, &mut [0.0; 14]).unwrap_err();
-    assert!(error.to_string().starts_with("all-gather of 7 values in 2 rows from each of 2 ranks into 14:"), "{error}");
+    insta::assert_snapshot!(
+        error,
+        @"all-gather of 7 values in 2 rows from each of 2 ranks into 14: the number of rows must divide the number of values, and the result must hold the values of all ranks; this is a defect of this server"
+    );
     assert!(matches!(groups[1].all_reduce(&mut []), Err(CollectiveError::Aborted { rank: 0 })));
 }

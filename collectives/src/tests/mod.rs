@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
+use test_support::join_scoped;
 
 use crate::Group;
 
@@ -45,15 +46,8 @@ fn groups(num_ranks: usize) -> Vec<Group> {
 fn run<T: Send>(groups: Vec<Group>, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| work(group))).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        ranks.into_iter().map(|rank| join_scoped(rank, "a rank")).collect()
     })
-}
-
-/// Waits until `is_there` returns true, which another rank brings about.
-fn wait_until(is_there: impl Fn() -> bool) {
-    while !is_there() {
-        thread::yield_now();
-    }
 }
 
 /// Returns the number of ranks of the group that sleep.

@@ -16,9 +16,15 @@ fn refusal(path: &Path, rank: usize, num_ranks: usize) -> String {
 #[test]
 fn ranks_and_sizes_have_limits() {
     let memory = SharedMemory::new();
-    assert_eq!(refusal(&memory.path(), 0, 0), "a group of 0 ranks is not supported: the number must be from 1 to 64");
-    assert_eq!(refusal(&memory.path(), 0, 65), "a group of 65 ranks is not supported: the number must be from 1 to 64");
-    assert_eq!(refusal(&memory.path(), 2, 2), "rank is 2: it must be below the number of ranks, 2");
+    insta::assert_snapshot!(
+        refusal(&memory.path(), 0, 0),
+        @"a group of 0 ranks is not supported: the number must be from 1 to 64"
+    );
+    insta::assert_snapshot!(
+        refusal(&memory.path(), 0, 65),
+        @"a group of 65 ranks is not supported: the number must be from 1 to 64"
+    );
+    insta::assert_snapshot!(refusal(&memory.path(), 2, 2), @"rank is 2: it must be below the number of ranks, 2");
     assert_eq!(memory.0.metadata().unwrap().len(), 0);
     let last = memory.join(MAX_RANKS - 1, MAX_RANKS, LONG);
     assert_eq!((last.rank(), last.num_ranks()), (63, 64));
@@ -38,7 +44,10 @@ fn another_number_of_ranks_is_named_with_ours() {
 fn a_rank_joins_once() {
     let memory = SharedMemory::new();
     drop(memory.join(1, 2, LONG));
-    assert_eq!(refusal(&memory.path(), 1, 2), "rank 1 has opened FILE already: each group needs a file of its own");
+    insta::assert_snapshot!(
+        refusal(&memory.path(), 1, 2),
+        @"rank 1 has opened FILE already: each group needs a file of its own"
+    );
 }
 
 #[test]
@@ -58,17 +67,17 @@ fn another_version_is_named_with_ours() {
     memory.0.read_exact_at(&mut word, 0).unwrap();
     let other = u64::from_ne_bytes(word) + (1 << 16);
     memory.0.write_all_at(&other.to_ne_bytes(), 0).unwrap();
-    assert_eq!(
+    insta::assert_snapshot!(
         refusal(&memory.path(), 1, 2),
-        "FILE has layout 2 of shared memory, but this rank uses layout 1: all ranks must be of one version"
+        @"FILE has layout 2 of shared memory, but this rank uses layout 1: all ranks must be of one version"
     );
 }
 
 #[test]
 fn a_file_that_is_not_there_is_not_made() {
-    assert_eq!(
+    insta::assert_snapshot!(
         refusal(Path::new("/proc/self/no-such-file"), 0, 2),
-        "the file FILE cannot be opened and mapped as shared memory"
+        @"the file FILE cannot be opened and mapped as shared memory"
     );
 }
 

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
+use test_support::{join_scoped, receive};
+
 use super::{LONG, SHORT, SharedMemory, groups, run};
 use crate::CollectiveError;
 
@@ -34,10 +36,10 @@ fn a_rank_that_waits_says_so() {
     let (said, hears) = mpsc::channel();
     thread::scope(|scope| {
         let waits = scope.spawn(move || second.take_turn(1, &mut || said.send(()).unwrap()).is_ok());
-        hears.recv().unwrap();
-        hears.recv().unwrap();
+        receive(&hears, "the first call of the rank that waits");
+        receive(&hears, "the second call of the rank that waits");
         drop(turn);
-        assert!(waits.join().unwrap());
+        assert!(join_scoped(waits, "the rank that waits"));
     });
 }
 
@@ -47,7 +49,7 @@ fn deadline_names_who_keeps_a_turn() {
     let (mut first, mut second) = (memory.join(0, 2, LONG), memory.join(1, 2, SHORT));
     let _turn = first.take_turn(1, &mut || {}).unwrap();
     let error = second.take_turn(1, &mut || {}).unwrap_err();
-    assert_eq!(error.to_string(), "taking a turn (1 at once): waited 20ms for rank 0");
+    insta::assert_snapshot!(error, @"taking a turn (1 at once): waited 20ms for rank 0");
     assert!(matches!(first.take_turn(2, &mut || {}), Err(CollectiveError::Aborted { rank: 1 })));
 }
 
@@ -59,8 +61,8 @@ fn abort_ends_waiting_for_a_turn() {
     let (said, hears) = mpsc::channel();
     thread::scope(|scope| {
         let waits = scope.spawn(move || second.take_turn(1, &mut || said.send(()).unwrap()));
-        hears.recv().unwrap();
+        receive(&hears, "a call of the rank that waits");
         groups[0].abort();
-        assert!(matches!(waits.join().unwrap(), Err(CollectiveError::Aborted { rank: 0 })));
+        assert!(matches!(join_scoped(waits, "the rank that waits"), Err(CollectiveError::Aborted { rank: 0 })));
     });
 }

@@ -96,7 +96,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_legal_makes_a_token(
+    fn legal_parameters_make_a_possible_token(
         params in params(),
         logits in vec(logit(), NUM_TOKENS),
         // One token that does not end the sequence is always possible.

@@ -30,8 +30,7 @@ pub fn plugin_path(device: Device) -> Option<PathBuf> {
     match find(device.plugin().expect("a plugin drives the device"), None, &Surroundings::of_process()) {
         Ok(found) => Some(found.path),
         Err(error) => {
-            assert!(std::env::var_os("HILO_REQUIRE_PLUGINS").is_none_or(|value| value != "1"), "{error}");
-            println!("skipped: {error}");
+            test_support::skipped_unless_required("HILO_REQUIRE_PLUGINS", &error.to_string());
             None
         }
     }
@@ -52,8 +51,7 @@ pub fn with_libtpu(module: &str, test: &str, body: impl FnOnce(&Path)) {
     let (_, folder) = module.split_once("::").expect("below the crate");
     let executable = std::env::current_exe().expect("this test has a path");
     let arguments = [&format!("{folder}::{test}"), "--exact", "--nocapture"];
-    let child = Command::new(executable).args(arguments).env(CHILD, "1").envs(ENVIRONMENT).output();
-    let child = child.expect("the child starts");
+    let child = test_support::output(Command::new(executable).args(arguments).env(CHILD, "1").envs(ENVIRONMENT));
     let [stdout, stderr] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(child.status.success(), "{stdout}\n{stderr}");
     assert!(stdout.contains("1 passed"), "the child ran no test: {stdout}");

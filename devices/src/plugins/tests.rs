@@ -106,7 +106,7 @@ fn places_are_looked_at_in_order() {
 }
 
 #[test]
-fn what_the_user_named_goes_first() {
+fn a_plugin_that_the_user_names_comes_first() {
     let files = ["a/libtpu.so", "b/tpu.so", "c/libtpu.so", "lib/libtpu.so"];
     let own = ("TPU_LIBRARY_PATH", "b/tpu.so");
     let general = (PLUGIN_PATH_VARIABLE, "c");
@@ -126,7 +126,7 @@ fn what_the_user_named_goes_first() {
 }
 
 #[test]
-fn what_the_user_named_is_never_passed_over() {
+fn a_wrong_plugin_of_the_user_is_never_passed_over() {
     let files = ["lib/libtpu.so", "lib/xla_cpu_pjrt.so", "c/other.so"];
     let machine = |variables| Machine::new(&files, variables);
     let check = |found: Result<(String, String), String>, name: &str, value: &str| {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use integration_tests::aftermath::{self, Aftermath};
 use integration_tests::{Client, End, Processes, Resident, Server, pause};
+use test_support::join_scoped;
 
 use crate::attack::Attack;
 use crate::attackers;
@@ -69,7 +70,7 @@ fn phase<T: Send>(time: Duration, run: impl FnOnce(&End) -> T + Send) -> T {
         let running = scope.spawn(|| run(&end));
         pause(time);
         end.set();
-        running.join().expect("threads of a phase count what goes wrong")
+        join_scoped(running, "the end of a phase")
     })
 }
 

@@ -21,7 +21,8 @@ const FAILURE: &str = "Request failed during generation: ";
 /// `scheduler/src/failure.rs` and `router/src/grammar/matcher.rs`. The message about non-finite numbers is not
 /// permitted, because the demo's weights are finite and the legal ranges in `proto/src/sampling.rs` are meant to keep
 /// scores finite.
-const ROW_FAILURES: [&str; 2] = ["the grammar allows no next token", "the grammar cannot be followed: "];
+const ROW_FAILURES: [&str; 3] =
+    ["the grammar allows no next token", "the grammar cannot be followed: ", "the grammar is too expensive: "];
 /// The words with which a message reports a defect of the server.
 const DEFECT: &str = "defect of this server";
 

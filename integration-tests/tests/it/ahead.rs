@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use integration_tests::{executable, is_plugin_there};
 use serde_json::{Value, json};
+use test_support::output;
 
 const PROGRAMS: &str = "prefill_1x32,decode_2,sample_2_greedy";
 
@@ -21,8 +22,7 @@ fn run(arguments: &[&str], model: &Path) -> Option<Output> {
     if !is_plugin_there("tpu") {
         return None;
     }
-    let output = Command::new(executable()).args(arguments).arg("--model-id").arg(model).output();
-    Some(output.expect("the launcher runs"))
+    Some(output(Command::new(executable()).args(arguments).arg("--model-id").arg(model)))
 }
 
 fn error(arguments: &[&str], model: &Path) -> Option<String> {
@@ -231,7 +231,7 @@ fn fit_needs_no_weights() {
 }
 
 #[test]
-fn what_is_not_possible_is_said() {
+fn impossible_topologies_are_named() {
     let model = fixture("configs/llama-3.1-8b");
     let cases: [(&[&str], &str); 4] = [
         (&["fit", "--topology", "v5e:1x1"], "choose a slice with more chips"),

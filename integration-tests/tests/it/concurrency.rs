@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use integration_tests::{Client, Server, send_signal, test_device};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::join_scoped;
 
 fn body(number: u64) -> Value {
     let subjects = ["The little dog", "Once upon a time", "Anna has a red ball.", "In the garden", "My name is"];
@@ -34,7 +35,7 @@ fn post_all_at_once(client: &Client, bodies: &[Value]) -> Vec<Value> {
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("the request succeeds")).collect()
+        threads.into_iter().map(|thread| join_scoped(thread, "a response")).collect()
     })
 }
 

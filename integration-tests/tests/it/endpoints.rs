@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use integration_tests::{Server, ServerBuilder};
 use serde_json::{Value, json};
+use test_support::DEADLINE;
 
 /// A self-signed certificate for the loopback address, in files with its private key.
 struct Identity {
@@ -46,6 +47,7 @@ fn https_serves_answers_and_streams() {
     let address = stranger.url("").replace("https://", "");
     let _dawdler = TcpStream::connect(&address).unwrap();
     let mut plain = TcpStream::connect(&address).unwrap();
+    plain.set_read_timeout(Some(DEADLINE)).unwrap();
     plain.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     plain.read_to_end(&mut answer).unwrap();
@@ -84,6 +86,7 @@ fn post_over(socket: &Path, path: &str, body: &Value) -> String {
         body.len()
     );
     let mut stream = UnixStream::connect(socket).expect("a server that listens");
+    stream.set_read_timeout(Some(DEADLINE)).expect("the duration is not zero");
     stream.write_all((head + &body).as_bytes()).expect("a server that reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");

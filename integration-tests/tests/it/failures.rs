@@ -1,11 +1,12 @@
 //! Tests in which a process dies: every stream ends with one error, the launcher reports the reason and exits with the
 //! status of that failure, and no process is left behind.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use integration_tests::{Server, SseStream, send_signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::until_within;
 
 /// The promised maximum time from the death of a process to the exit of the launcher.
 const END_DEADLINE: Duration = Duration::from_secs(5);
@@ -16,11 +17,8 @@ fn is_running(pid: i32) -> bool {
 }
 
 pub(crate) fn wait_until_gone(pids: &[i32]) {
-    let deadline = Instant::now() + END_DEADLINE;
-    while pids.iter().any(|pid| is_running(*pid)) {
-        assert!(Instant::now() < deadline, "orphans among {pids:?}");
-        std::thread::yield_now();
-    }
+    let are_gone = || !pids.iter().any(|pid| is_running(*pid));
+    until_within(END_DEADLINE, &format!("the end of all processes of {pids:?}"), are_gone);
 }
 
 pub(crate) fn last_error(log: &[String]) -> String {

@@ -4,11 +4,12 @@
 //! On the CPU the two shards add their results over shared memory, so a shard that does not arrive blocks the other
 //! one. Each test is a kind of fault; its moments run in parallel, because most cases only wait for a deadline.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use integration_tests::{Client, Fault, Finished, Interposer, Moment, Server, send_signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::until_within;
 
 use crate::failures::{last_error, terminal_event, wait_until_gone};
 
@@ -75,20 +76,18 @@ impl Case {
 
     /// Waits until the shard's process exists, and returns its id.
     fn wait_for_process(self, server: &Server) -> i32 {
-        let deadline = Instant::now() + END_DEADLINE;
         let rank = self.rank.to_string();
         let plays_it = |pid: &i32| {
             let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let mut argv = argv.split(|byte| *byte == 0).skip_while(|argument| *argument != b"--shard");
             argv.nth(1) == Some(rank.as_bytes())
         };
-        loop {
-            assert!(Instant::now() < deadline, "{self:?}: there is no such process");
-            if let Some(pid) = server.descendants().into_iter().find(plays_it) {
-                return pid;
-            }
-            std::thread::yield_now();
-        }
+        let mut found = None;
+        until_within(END_DEADLINE, &format!("the shard's process, {self:?}"), || {
+            found = server.descendants().into_iter().find(plays_it);
+            found.is_some()
+        });
+        found.expect("the wait ends with a process")
     }
 
     /// Injects the fault into a server that serves or has served requests, and checks that every waiting client gets an

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use integration_tests::{executable, send_signal};
 use rustix::process::Signal;
+use test_support::{exit_status, output, skipped, watched};
 
 /// Returns the command `unshare`, which starts another command as the first process of new namespaces. Returns `None`
 /// if this system does not allow it.
@@ -17,9 +18,7 @@ fn unshare() -> Option<Command> {
     };
     let works = new().arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success());
     if !works {
-        #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
-        let say = || println!("skipped: no namespaces");
-        say();
+        skipped("no namespaces");
     }
     works.then(new)
 }
@@ -28,7 +27,7 @@ fn unshare() -> Option<Command> {
 fn its_status_is_that_of_what_it_runs() {
     for (args, expected) in [(["--model-id", "/nowhere"], 2), (["plugin", "list"], 0)] {
         let Some(mut command) = unshare() else { return };
-        let output = command.arg(executable()).args(args).env("PORT", "0").output().unwrap();
+        let output = output(command.arg(executable()).args(args).env("PORT", "0"));
         assert_eq!(output.status.code(), Some(expected), "{output:?}");
     }
 }
@@ -41,13 +40,14 @@ fn a_term_signal_stops_the_server() {
     command.arg(executable()).args(["--device", "mock", "--json-output", "--uds"]).arg(&socket);
     let mut unshare = command.env_remove("HOSTNAME").stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(unshare.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("\"ready\"")), "it ended before it was ready");
+    let is_ready = watched("the ready line", || lines.any(|line| line.contains("\"ready\"")));
+    assert!(is_ready, "it ended before it was ready");
 
     let children = format!("/proc/{0}/task/{0}/children", unshare.id());
     let first_process = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
     send_signal(first_process, Signal::TERM);
     // This reads the rest of the log, which ends when the last process that can write to it exits.
-    lines.for_each(drop);
-    assert_eq!(unshare.wait().unwrap().code(), Some(0));
+    watched("the end of the log", || lines.for_each(drop));
+    assert_eq!(exit_status(&mut unshare, "the first process").code(), Some(0));
     assert!(!socket.exists(), "the server did not stop in order");
 }

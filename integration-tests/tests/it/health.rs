@@ -4,12 +4,13 @@
 use std::process::{Command, Output};
 
 use integration_tests::{Server, executable};
+use test_support::output;
 
 /// Runs `health` with these flags.
 fn health(flags: &[&str]) -> Output {
     let mut command = Command::new(executable());
     command.env_remove("HOSTNAME").env_remove("PORT").arg("health").args(flags);
-    command.output().expect("the launcher starts")
+    output(&mut command)
 }
 
 #[test]

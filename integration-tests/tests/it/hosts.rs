@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use integration_tests::{Client, Server, ServerBuilder, SseStream, pause, send_signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::DEADLINE;
 
 use crate::failures::{last_error, terminal_event, wait_until_gone};
 
@@ -367,6 +368,7 @@ fn hosts_that_do_not_belong_together_are_refused_and_the_others_go_on() {
     // Programs that are no hosts, and a host of another version.
     let greet = |bytes: &[u8]| {
         let mut stream = TcpStream::connect((net.address(1), DOOR_PORT)).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.write_all(bytes).unwrap();
         let mut greeting = [0; 10];
         stream.read_exact(&mut greeting).unwrap();

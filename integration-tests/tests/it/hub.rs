@@ -9,6 +9,7 @@ use integration_tests::{COMMIT, Hub, HubFault, HubRequest, MODEL_ID, OLD_MODEL_I
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use test_support::{join_scoped, output};
 
 /// A user of a Hub, with a separate cache.
 pub(crate) struct User {
@@ -42,7 +43,7 @@ impl User {
     }
 
     pub(crate) fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-        self.command(arguments, environment).output().expect("the launcher runs")
+        output(&mut self.command(arguments, environment))
     }
 
     /// Downloads the model and returns the log.
@@ -176,7 +177,7 @@ fn a_model_that_moved_is_found() {
 }
 
 #[test]
-fn what_is_wrong_with_a_launch_is_said_before_the_download() {
+fn a_wrong_flag_ends_the_launch_before_the_download() {
     let hub = Hub::start(tiny(), None);
     let server = Server::model(MODEL_ID).flag("--validation-workers", 0).env("HF_ENDPOINT", hub.endpoint());
     let finished = server.env("HF_HUB_OFFLINE", "0").spawn().wait();
@@ -236,7 +237,7 @@ fn concurrent_downloads_share_one() {
     std::thread::scope(|scope| {
         let downloads: Vec<_> = (0..4).map(|_| scope.spawn(|| user.download(&[]))).collect();
         for download in downloads {
-            download.join().unwrap();
+            join_scoped(download, "a download");
         }
     });
     user.check(&files);

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use integration_tests::{COMMIT, Hub, HubFault, MODEL_ID};
+use test_support::exit_status;
 
 use crate::hub::{User, tiny};
 
@@ -38,7 +39,7 @@ fn size(files: &BTreeMap<String, Vec<u8>>) -> u64 {
 }
 
 #[test]
-fn what_passes_is_tried_again() {
+fn a_transient_fault_is_tried_again() {
     let files = sharded(3 << 20);
     type Faults<'a> = &'a [(&'static str, &'static str, usize, HubFault)];
     let cases: [(&str, Faults<'_>); 7] = [
@@ -132,7 +133,7 @@ fn a_refusal_says_what_to_do() {
 }
 
 #[test]
-fn what_is_not_the_file_is_not_kept() {
+fn wrong_bytes_are_not_kept() {
     let large = "/blobs/model";
     check_failure(("GET", large, HubFault::WrongByte), &[], 1, &["checksum of model.safetensors is ", "the Hub says "]);
     check_failure(
@@ -195,7 +196,7 @@ fn with_unfinished(hub: &Hub, make: impl FnOnce(&Path, Vec<u8>)) -> User {
 }
 
 #[test]
-fn what_an_earlier_download_left_is_checked() {
+fn leftovers_of_an_earlier_download_are_checked() {
     let files = tiny();
     let hub = Hub::start(files.clone(), None);
     for (bytes_to_keep, is_damaged, num_gets) in [(1000, false, 2), (1000, true, 4), (usize::MAX, false, 0)] {
@@ -244,7 +245,7 @@ fn a_download_that_was_killed_goes_on() {
         let mut child = user.command(&[MODEL_ID], &[]).stdout(Stdio::null()).spawn().expect("the launcher starts");
         hub.wait_for_limit();
         child.kill().expect("a child that can be killed");
-        child.wait().expect("a child that can be waited for");
+        exit_status(&mut child, "a download that was killed");
         hub.limit(u64::MAX);
         hub.requests();
         let offline = user.run(&[MODEL_ID], &[("HF_HUB_OFFLINE", "1")]);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use integration_tests::{Client, Server, test_device};
 use serde_json::{Value, json};
+use test_support::join_scoped;
 
 /// The flags of a server and the number of other requests on it.
 struct Setting {
@@ -70,8 +71,8 @@ fn among_others(client: &Client, num_neighbours: usize) -> Vec<Value> {
         let others: Vec<_> =
             (0..num_neighbours).map(|number| scope.spawn(move || post(client, &neighbour(number)))).collect();
         let observed: Vec<_> = observed().into_iter().map(|body| scope.spawn(move || post(client, &body))).collect();
-        others.into_iter().for_each(|thread| _ = thread.join().expect("a neighbour gets its answer"));
-        observed.into_iter().map(|thread| thread.join().expect("the request succeeds")).collect()
+        others.into_iter().for_each(|thread| _ = join_scoped(thread, "the response to a neighbour"));
+        observed.into_iter().map(|thread| join_scoped(thread, "a response")).collect()
     })
 }
 
@@ -147,7 +148,7 @@ fn nor_does_that_of_a_model_with_scaled_positions() {
 /// A system prompt that many requests share is computed only once, and of a longer conversation only the new part is
 /// computed.
 #[test]
-fn what_was_computed_before_is_not_computed_again() {
+fn a_prefix_is_computed_only_once() {
     let server = Server::demo().start();
     let client = server.client();
     let system = "Tom and Lily are in the garden. They see a big red ball. ".repeat(12);

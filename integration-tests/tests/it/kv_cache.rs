@@ -5,6 +5,7 @@ use std::process::Command;
 
 use integration_tests::{Finished, Server, executable};
 use serde_json::Value;
+use test_support::output;
 
 const PROMPT: &str = "<|user|>What is 3 + 4?<|assistant|>";
 
@@ -43,8 +44,8 @@ fn the_environment_names_it_too() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_in_words() {
-    let output = Command::new(executable()).args(["--kv-cache-dtype", "fp8_e4m3fn"]).output().expect("it runs");
+fn an_unknown_cache_type_is_refused_with_the_allowed_ones() {
+    let output = output(Command::new(executable()).args(["--kv-cache-dtype", "fp8_e4m3fn"]));
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = String::from_utf8(output.stderr).expect("errors are text");
     let sentence = "allowed are auto, f32, f16, bf16 and int8, which takes about as little memory as fp8";

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use integration_tests::{Server, ServerBuilder, SseStream};
 use serde_json::{Value, json};
+use test_support::{output, skipped_unless_required};
 
 use crate::failures::{last_error, terminal_event, wait_until_gone};
 
@@ -24,10 +25,7 @@ impl Link {
         let namespace = format!("hilo-{}-{number}", std::process::id());
         let made = run(&["ip", "netns", "add", &namespace]);
         if let Err(reason) = made {
-            #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
-            let say = || println!("skipped: {reason}");
-            assert!(std::env::var_os(REQUIRE_VARIABLE).is_none_or(|value| value != "1"), "{reason}");
-            say();
+            skipped_unless_required(REQUIRE_VARIABLE, &reason);
             return None;
         }
         let link = Self { number, namespace };
@@ -67,7 +65,7 @@ impl Link {
     /// Returns the number of packets that were lost on purpose.
     fn num_lost(&self) -> u64 {
         let list = ["netns", "exec", &self.namespace, "iptables", "--list", "--verbose", "--exact", "--numeric"];
-        let output = Command::new("ip").args(list).output().expect("iptables runs");
+        let output = output(Command::new("ip").args(list));
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         let rules = table.lines().filter(|line| line.contains(" DROP "));
         rules.filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok()).sum()

@@ -7,6 +7,7 @@ use std::process::Command;
 use integration_tests::{LogReader, Server, ServerBuilder, executable, send_signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::{output, until};
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
@@ -21,9 +22,7 @@ fn check_shutdown(level: &str, reader: LogReader, signal: Signal) {
     let streams: Vec<_> = (0..10).map(|_| client.stream("/generate_stream", &body).expect("a stream")).collect();
     server.signal(signal);
     let address = client.url("").strip_prefix("http://").expect("a port").to_owned();
-    while TcpStream::connect(&address).is_ok() {
-        std::thread::yield_now();
-    }
+    until("the end of the listener", || TcpStream::connect(&address).is_err());
     send_signal(shard, Signal::CONT);
     for stream in streams {
         let last = stream.last().unwrap_or_default();
@@ -94,7 +93,7 @@ fn a_dumb_terminal_gets_neither_colours_nor_bars() {
 }
 
 #[test]
-fn what_clients_send_makes_no_line_and_no_field() {
+fn clients_cannot_forge_lines_or_fields() {
     let forged = "x\n2026-01-01T00:00:00.000000Z ERROR router: forged=1\u{1b}[2J\u{85}\u{2028}";
     let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1, "adapter_id": forged}});
     for is_json in [true, false] {
@@ -153,7 +152,7 @@ fn the_reason_of_an_exit_is_told_once_whatever_the_filter() {
 fn the_reason_of_an_exit_reaches_stderr_where_stdout_is_thrown_away() {
     let command = |redirection: &str| {
         let script = format!("exec \"$0\" --model-id /no/such/model --port 0 {redirection}");
-        let output = Command::new("/bin/sh").args(["-c", &script]).arg(executable()).output().unwrap();
+        let output = output(Command::new("/bin/sh").args(["-c", &script]).arg(executable()));
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8(output.stderr).unwrap()
     };
@@ -172,7 +171,7 @@ fn a_part_whose_launcher_is_gone_does_not_start() {
         }
         // The given parent is not the real one, which is this test, so the process must conclude that its launcher is
         // gone.
-        let output = command.arg("--parent-pid=1").output().unwrap();
+        let output = output(command.arg("--parent-pid=1"));
         assert_eq!(output.status.code(), Some(1), "{part}: {output:?}");
         let log = String::from_utf8(output.stdout).unwrap();
         assert!(log.contains("is gone"), "{part}: {log}");
@@ -187,7 +186,7 @@ fn the_longest_time_to_finish_is_no_trouble() {
 }
 
 #[test]
-fn what_a_killed_launcher_left_is_removed_by_the_next() {
+fn leftovers_of_a_killed_launcher_are_removed_by_the_next() {
     let directory = tempfile::tempdir().unwrap();
     let start = || Server::mock().private_sockets().env("XDG_RUNTIME_DIR", directory.path().display()).start();
     let num_left = || std::fs::read_dir(directory.path()).unwrap().count();

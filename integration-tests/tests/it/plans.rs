@@ -6,18 +6,14 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use integration_tests::executable;
+use test_support::output;
 
 /// Runs the launcher with these arguments. Its environment has only these variables and a temporary home.
 fn launcher(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let home = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(executable());
-    command
-        .args(arguments)
-        .env_clear()
-        .env("HOME", home.path())
-        .envs(environment.iter().copied())
-        .output()
-        .expect("the launcher runs")
+    command.args(arguments).env_clear().env("HOME", home.path()).envs(environment.iter().copied());
+    output(&mut command)
 }
 
 /// Creates a folder that looks like the root directory of a host with `num_chips` TPU v6e chips.
@@ -123,7 +119,7 @@ fn a_plan_that_cannot_be_written_is_a_failure() {
     let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has this device");
     let mut command = Command::new(executable());
     command.args(["plan", "--device", "cpu"]).env_clear().env("HOME", std::env::temp_dir()).stdout(full);
-    let output = command.output().expect("the launcher runs");
+    let output = output(&mut command);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("error: stdout cannot be written: No space left"), "{error}");
@@ -144,7 +140,7 @@ fn said(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_tgi_has_and_is_not_served_is_named() {
+fn unsupported_flags_of_tgi_are_named() {
     for (name, value, sentence) in [
         ("lora-adapters", "a,b", "is not supported: adapters are not loaded; merge one into its model"),
         ("rope-scaling", "dynamic", "is not supported: positions are scaled as the model says"),

@@ -1,12 +1,12 @@
 //! Tests of `plugin list` and `plugin fetch`, as a user types them. No test uses the network: the wheels are fake, and
 //! pip is a script or gets an index that it cannot reach.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use integration_tests::executable;
 use tempfile::TempDir;
+use test_support::{output, skipped};
 
 /// A machine without plugins, with its own home. Its PATH has only the script `python3` with the given body, or
 /// nothing.
@@ -36,7 +36,7 @@ impl Machine {
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(executable());
         command.env_clear().env("HOME", self.path()).env("PATH", self.path().join("bin"));
-        command.arg("plugin").args(arguments).output().expect("the launcher runs")
+        output(command.arg("plugin").args(arguments))
     }
 
     /// Runs a fetch that must fail with status 1, and returns its error message.
@@ -100,7 +100,7 @@ fn an_offline_pip_is_quoted_and_the_way_out_named() {
 #[test]
 fn files_of_the_current_folder_are_not_run() {
     let Ok(python) = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output() else {
-        writeln!(std::io::stderr(), "skipped: there is no python3").expect("stderr is open");
+        skipped("there is no python3");
         return;
     };
     let python = String::from_utf8(python.stdout).expect("paths are text");
@@ -115,7 +115,7 @@ fn files_of_the_current_folder_are_not_run() {
     command.env_clear().env("HOME", machine.path()).env("PATH", machine.path().join("bin"));
     // pip cannot reach this index, and must not wait for it.
     command.env("PIP_INDEX_URL", "http://127.0.0.1:1").env("PIP_RETRIES", "0").env("PYTHONPATH", &folder);
-    let output = command.current_dir(&folder).args(["plugin", "fetch", "cpu"]).output().expect("the launcher runs");
+    let output = output(command.current_dir(&folder).args(["plugin", "fetch", "cpu"]));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!owned.exists(), "{stderr}");
     assert!(stderr.contains("pip did not download") || stderr.contains("has no pip"), "{stderr}");
@@ -151,7 +151,7 @@ fn bad_arguments_exit_with_2() {
 
 #[test]
 fn the_help_shows_the_command() {
-    let output = Command::new(executable()).arg("--help").output().unwrap();
+    let output = output(Command::new(executable()).arg("--help"));
     let help = String::from_utf8(output.stdout).unwrap();
     assert!(help.contains("\n  plugin "), "{help}");
     assert!(!help.contains("\n  shard "), "{help}");

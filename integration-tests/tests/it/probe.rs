@@ -3,12 +3,13 @@
 use std::process::{Command, Output};
 
 use integration_tests::{executable, is_plugin_there};
+use test_support::output;
 
 fn probe(arguments: &[&str]) -> Output {
     let mut command = Command::new(executable());
     // The variables of the flags would replace the arguments that a test leaves out.
     command.arg("probe").args(arguments).env_remove("DEVICE").env_remove("HILO_PLUGIN_PATH");
-    command.output().expect("the launcher runs")
+    output(&mut command)
 }
 
 #[test]

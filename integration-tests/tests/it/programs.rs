@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use integration_tests::{Client, Finished, Server, ServerBuilder, executable, is_plugin_there};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use test_support::{join_scoped, output};
 
 /// Two servers that started at the same time with one empty cache, and the resulting cache.
 struct ColdStart {
@@ -47,7 +48,7 @@ fn cold_start() -> &'static ColdStart {
         let _ = fs::remove_dir_all(&cache);
         let finished = std::thread::scope(|scope| {
             let start = || serve_and_stop(small(&cache).start());
-            [scope.spawn(start), scope.spawn(start)].map(|thread| thread.join().expect("the server gets ready"))
+            [scope.spawn(start), scope.spawn(start)].map(|thread| join_scoped(thread, "a server that compiles"))
         });
         ColdStart { cache, finished }
     })
@@ -258,7 +259,7 @@ fn plugins_are_quiet_unless_the_user_says_otherwise() {
 }
 
 #[test]
-fn what_compile_has_made_no_server_compiles() {
+fn a_server_uses_the_programs_of_compile() {
     if !is_testable() {
         return;
     }
@@ -266,7 +267,7 @@ fn what_compile_has_made_no_server_compiles() {
     let mut compile = Command::new(executable());
     compile.args(["compile", "--model-id", "demo", "--topology", "xla-cpu", "--output"]).arg(cache.path());
     compile.args(["--max-batch-size", "2", "--max-total-tokens", "64", "--max-batch-prefill-tokens", "64"]);
-    let output = compile.output().expect("the launcher runs");
+    let output = output(&mut compile);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let finished = serve_and_stop(small(cache.path()).start());
     assert_eq!(num_new(&finished), 0);

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use integration_tests::{Client, Server};
 use serde_json::{Value, json};
+use test_support::join_scoped;
 
 use super::concurrency::wait_idle;
 
@@ -94,8 +95,8 @@ fn a_sequence_that_is_not_finite_fails_alone() {
             let others: Vec<_> =
                 (0..3).map(|_| scope.spawn(|| (0..3).map(|_| answer(&client)).collect::<Vec<_>>())).collect();
             let failing: Vec<_> = (0..3).map(|_| scope.spawn(|| (0..3).for_each(|_| check_refused(&client)))).collect();
-            failing.into_iter().for_each(|client| client.join().unwrap());
-            let answers = others.into_iter().flat_map(|client| client.join().unwrap());
+            failing.into_iter().for_each(|client| join_scoped(client, "a request that fails"));
+            let answers = others.into_iter().flat_map(|client| join_scoped(client, "a response"));
             answers.for_each(|answer| assert_eq!(answer, alone, "{num_shard} shards"));
         });
         assert_eq!(answer(&client), alone, "{num_shard} shards, afterwards");

@@ -3,6 +3,7 @@
 
 use integration_tests::{Client, Server, test_device};
 use serde_json::{Value, json};
+use test_support::join_scoped;
 
 fn schema() -> Value {
     json!({
@@ -41,14 +42,14 @@ fn texts_follow_their_grammars_beside_others() {
             })
             .collect();
         for text in texts {
-            let text = text.join().unwrap();
+            let text = join_scoped(text, "a response");
             let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(value.as_object().unwrap().len(), 3, "{text}");
             assert!(value["name"].as_str().unwrap().chars().count() <= 10, "{text}");
             assert!((0..=30).contains(&value["age"].as_i64().unwrap()), "{text}");
             assert!((1..=2).contains(&value["likes"].as_array().unwrap().len()), "{text}");
         }
-        let are_same = plains.into_iter().all(|text| text.join().unwrap() == plain);
+        let are_same = plains.into_iter().all(|text| join_scoped(text, "a response") == plain);
         // Devices other than the CPU do not promise equal bits for other batch sizes.
         assert!(are_same || test_device() != "cpu", "requests without a grammar got other texts");
     });
@@ -122,7 +123,10 @@ fn bad_grammars_are_answered_and_harm_nobody() {
             num_refused += usize::from(response.status >= 400);
         }
         assert!(num_refused >= 8, "{num_refused}");
-        assert!(readers.into_iter().all(|reader| reader.join().unwrap() == alone), "other clients got other texts");
+        assert!(
+            readers.into_iter().all(|reader| join_scoped(reader, "a response") == alone),
+            "other clients got other texts"
+        );
     });
     assert_eq!(answer(&client, &json!({"grammar": {"type": "regex", "value": "[a-c]{3}"}})).len(), 3);
 }
@@ -145,7 +149,7 @@ fn a_client_that_leaves_its_grammar_behind_is_in_nobodys_way() {
             assert_eq!(answer(&server.client(), &json!({"grammar": grammar})).len(), number + 1);
         }
         for attacker in attackers {
-            let status = attacker.join().unwrap();
+            let status = join_scoped(attacker, "the response to an attacker");
             assert!(status < 500, "{status}");
         }
     });

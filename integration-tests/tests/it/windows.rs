@@ -7,6 +7,7 @@ use std::path::Path;
 
 use integration_tests::{Client, Server};
 use serde_json::{Value, json};
+use test_support::join_scoped;
 
 use super::concurrency::wait_idle;
 
@@ -56,7 +57,7 @@ fn sequences_longer_than_the_kv_cache_run() {
     assert_eq!(client.metrics().value("vllm:num_preemptions_total"), 0.0);
     let answers: Vec<String> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|number| scope.spawn(move || answer(client, number))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("the request succeeds")).collect()
+        threads.into_iter().map(|thread| join_scoped(thread, "a response")).collect()
     });
     assert_eq!(answers, expected);
     wait_idle(client);

@@ -6,8 +6,9 @@ use std::process::Command;
 use crate::tree::{SourceFile, read, root, rust_files};
 
 /// For each crate, the other crates of this workspace that it may use, apart from tests and build scripts.
-const MAY_USE: [(&str, &[&str]); 22] = [
+const MAY_USE: [(&str, &[&str]); 23] = [
     ("proto", &[]),
+    ("test-support", &[]),
     ("model-files", &[]),
     ("telemetry", &[]),
     ("endpoint", &["proto"]),
@@ -43,7 +44,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     ("router", &["proto", "model-files", "telemetry", "endpoint", "zmtp", "scheduler"]),
     ("launcher", &["proto", "model-files", "telemetry", "endpoint", "devices", "router", "shard"]),
     ("text-generation-bench", &[]),
-    ("integration-tests", &["proto"]),
+    ("integration-tests", &["proto", "test-support"]),
     ("matrix", &[]),
     ("xtask", &["matrix"]),
 ];
@@ -51,24 +52,9 @@ const MAY_USE: [(&str, &[&str]); 22] = [
 #[test]
 fn crates_use_only_what_they_may() {
     for (name, may_use) in MAY_USE {
-        let tree = Command::new(env!("CARGO"))
-            .args([
-                "tree",
-                "--offline",
-                "--edges",
-                "normal",
-                "--depth",
-                "1",
-                "--prefix",
-                "none",
-                "--format",
-                "{p}",
-                "--package",
-                name,
-            ])
-            .current_dir(root())
-            .output()
-            .expect("cargo runs");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["tree", "--offline", "--edges", "normal", "--depth", "1", "--prefix", "none", "--format", "{p}"]);
+        let tree = test_support::output(cargo.args(["--package", name]).current_dir(root()));
         assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
         let tree = String::from_utf8(tree.stdout).expect("cargo tree is text");
         let used = tree.lines().skip(1).filter_map(|line| line.split(' ').next());
@@ -119,6 +105,7 @@ fn unsafe_code_has_its_rooms() {
     let unsafe_block = ["unsafe", " {"].concat();
     for folder in [
         "proto",
+        "test-support",
         "model-files",
         "telemetry",
         "endpoint",

@@ -1,5 +1,5 @@
 //! The rules of the tree that a machine can check: kinds and sizes of files, first lines, English, doors, documents,
-//! dependencies between crates, and advisories about other people's.
+//! dependencies between crates, advisories about other people's, and the waits and skips of tests.
 
 mod advisories;
 mod documents;
@@ -8,4 +8,6 @@ mod edges;
 mod english;
 mod files;
 mod sizes;
+mod skips;
 mod tree;
+mod waits;

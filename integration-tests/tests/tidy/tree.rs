@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 /// The folders of the workspace's crates.
-pub(crate) const CRATES: [&str; 22] = [
+pub(crate) const CRATES: [&str; 23] = [
     "proto",
+    "test-support",
     "model-files",
     "telemetry",
     "endpoint",
@@ -45,6 +46,13 @@ impl SourceFile {
     /// The text of the file without the unit tests at its end.
     pub(crate) fn product(&self) -> &str {
         self.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
+    }
+
+    /// The lines of the file that are compiled for tests only, each with its number.
+    pub(crate) fn test_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let is_whole = self.is_test() || self.path.starts_with("integration-tests");
+        let num_others = if is_whole { 0 } else { self.product().lines().count() };
+        self.text.lines().enumerate().skip(num_others).map(|(index, line)| (index + 1, line))
     }
 }
 

@@ -67,7 +67,7 @@ struct Memory {
 /// Copies of a chunk's keys and values, for chunks that cannot be used in place.
 struct Copied<E: KvElement> {
     keys: Vec<E::Stored>,
-    /// The values that are the first numbers of the keys.
+    /// With latent attention: the values, copied from the first elements of each key.
     values_in_keys: Vec<E::Stored>,
     values: Vec<E::Stored>,
 }
@@ -165,7 +165,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         D::CAN_BE_LAID_OUT && self.is_laid_out
     }
 
-    /// Lets all queries attend the first chunk of `keys`.
+    /// Computes the attention of all queries to the first chunk of `keys`.
     #[inline(always)]
     fn attend_chunk<S: Simd>(
         &self,
@@ -190,7 +190,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         let mut has_to_gather_each = false;
         let all_attend_all = attended_by_all(queries, first_key) == (0..CHUNK_KEYS);
         if !all_attend_all || !shape.value_dim.is_multiple_of(LANES) {
-            // All queries of a single token attend the same keys.
+            // All queries of a single token attend to the same keys.
             let is_one_token = task.out.len() == 1;
             let some_keys = if is_one_token { queries[0].keys_of_chunk(first_key) } else { 0..num_keys };
             values = values.copy_values(&some_keys, &mut copied.values);
@@ -393,8 +393,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
     }
 }
 
-/// Returns the keys of the chunk at `first_key` that at least one of the queries attends. The queries are in the order
-/// of their tokens.
+/// Returns the keys of the chunk at `first_key` that at least one query attends to. The queries are in the order of
+/// their tokens.
 #[inline(always)]
 fn attended(queries: &[Query], first_key: usize) -> Range<usize> {
     match queries {

@@ -4,9 +4,9 @@
 //! `rows` computes the places of a row's keys (their indices in the cache), `cache` stores keys and values in one of
 //! several types (`element`), `attend` computes one task, and this file splits a step into tasks.
 //!
-//! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and
-//! sum. With a [`Window`], the token attends only the last of these keys. The output of a token does not depend on the
-//! other rows, on how the prompt is split over steps, or on the number of threads: its bits stay the same.
+//! The token at position p attends to the keys 0..=p in chunks that start at fixed positions, with a running maximum
+//! and sum. With a [`Window`], the token attends only to the last of these keys. The output of a token does not depend
+//! on the other rows, on how the prompt is split over steps, or on the number of threads: its bits stay the same.
 
 mod attend;
 mod cache;

@@ -125,7 +125,7 @@ pub(super) trait Runs<E: KvElement> {
     fn run<const VECTORS: usize>(&self, idx: usize, first_vector: usize) -> Run<'_, E, VECTORS>;
 }
 
-/// The words of a run, for some vectors.
+/// The words of one run, as `VECTORS` vectors.
 pub(super) struct Run<'a, E: KvElement, const VECTORS: usize> {
     /// The numbers of each vector, from its first to its last. The slices have equal lengths, so bounds are checked
     /// once.

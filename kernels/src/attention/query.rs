@@ -11,11 +11,11 @@ use crate::isa::{LANES, Simd};
 /// The maximum number of queries whose weights are computed side by side.
 pub(super) const QUERIES_TOGETHER: usize = 4;
 
-/// The query of one token and one head: the keys it attends, and the state of its softmax.
+/// The query of one token and one head: the keys it attends to, and the state of its softmax.
 pub(super) struct Query {
-    /// The first key that the query attends.
+    /// The first key that the query attends to.
     pub(super) first_key: usize,
-    /// The end of the keys that the query attends, exclusive.
+    /// The end of the keys that the query attends to, exclusive.
     pub(super) end_key: usize,
     /// The factor of distances that are added to scores.
     slope: f32,
@@ -26,14 +26,14 @@ pub(super) struct Query {
 }
 
 impl Query {
-    /// Returns the query before it attends any of `keys`. A `sink` takes part in the softmax like the score of a key
+    /// Returns the query before it attends to any of `keys`. A `sink` takes part in the softmax like the score of a key
     /// whose value is zero.
     pub(super) fn new(keys: Range<usize>, sink: Option<f32>, slope: f32) -> Self {
         let (max, sum) = sink.map_or((f32::NEG_INFINITY, 0.0), |sink| (sink, 1.0));
         Self { first_key: keys.start, end_key: keys.end, slope, max, sum }
     }
 
-    /// Returns the keys that the query attends in the chunk at `first_key`, counted from `first_key`.
+    /// Returns the keys that the query attends to in the chunk at `first_key`, counted from `first_key`.
     #[inline(always)]
     pub(super) fn keys_of_chunk(&self, first_key: usize) -> Range<usize> {
         let in_chunk = |key: usize| key.saturating_sub(first_key).min(CHUNK_KEYS);
@@ -51,8 +51,8 @@ impl Query {
     }
 
     /// Replaces the scores of `queries` in `weights` with e^(score - max). Returns the factors, one per query, that
-    /// rescale the weighted values added up so far. A query that attends none of the keys has scores of minus infinity
-    /// and gets weights of zero.
+    /// rescale the weighted values added up so far. A query that attends to none of the keys has scores of minus
+    /// infinity and gets weights of zero.
     ///
     /// # Panics
     /// When there are more than [`QUERIES_TOGETHER`] queries.

@@ -18,13 +18,13 @@ pub struct AttentionShape {
     pub block_size: usize,
     /// The factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// The keys that a query attends. `None` means all up to its own key.
+    /// The keys that a query attends to. `None` means all up to its own key.
     pub window: Option<Window>,
     /// The cap of the scaled scores: they become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
 }
 
-/// The keys that a query attends, if these are not all up to its own key.
+/// A limit on the keys that a query attends to. Without one, it attends to all keys up to its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Window {
     /// The last keys up to the query's own key, at most this number.
@@ -74,7 +74,7 @@ impl AttentionShape {
         self.num_heads / self.num_kv_heads
     }
 
-    /// Returns the first key that a query attends; `num_keys` counts the keys up to and including its own.
+    /// Returns the first key that a query attends to; `num_keys` counts the keys up to and including its own.
     pub(super) fn first_key(&self, num_keys: usize) -> usize {
         match self.window {
             None => 0,

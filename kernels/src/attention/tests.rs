@@ -186,7 +186,7 @@ fn kept(kv_type: KvType, numbers: &[f32]) -> Vec<f64> {
     numbers.iter().map(|number| kept(*number)).collect()
 }
 
-/// Returns the output of a token that attends only its own value.
+/// Returns the output of a token that attends only to its own value.
 fn written_and_read(kv_type: KvType, value: &[f32]) -> Vec<f32> {
     let shape = shape(1, 1, value.len());
     let row = AttentionRow { first_token: 0, num_tokens: 1, context_len: 1, block_table: &[0] };
@@ -489,7 +489,7 @@ fn fused_instruction_sets_agree_bit_for_bit() {
 }
 
 #[test]
-fn what_is_no_number_is_seen_by_those_who_attend_it() {
+fn a_bad_key_spoils_the_queries_that_attend_to_it() {
     for ((isa, kv_type), (head_dim, num_tokens, bad_token)) in
         isas_and_types().flat_map(|isa_and_type| [(isa_and_type, (20, 30, 17)), (isa_and_type, (64, 200, 70))])
     {
@@ -509,7 +509,7 @@ fn what_is_no_number_is_seen_by_those_who_attend_it() {
 }
 
 #[test]
-fn what_is_no_number_is_not_seen_behind_the_window() {
+fn a_bad_key_before_the_window_spoils_no_query() {
     let (sliding, chunked) = (Window::Sliding(9), Window::Chunked(9));
     // The bad token is in the same chunk as the window, or in the previous chunk.
     for (window, num_tokens, bad_token) in [(sliding, 30, 17), (sliding, 70, 3), (chunked, 30, 26), (chunked, 70, 3)] {

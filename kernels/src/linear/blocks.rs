@@ -39,7 +39,7 @@ pub(super) struct Blocks {
     rows: Vec<RowNumbers>,
     /// For int4 weights, the start values of the sums of each group, in the order of `lines`.
     starts: Vec<[u32; STEP_GROUPS]>,
-    /// For int16, and for weights with least numbers, the numbers of each line, in the order of `lines`.
+    /// For int16, and for weights with minimums, the numbers of each line, in the order of `lines`.
     groups: Vec<GroupNumbers>,
 }
 

@@ -80,7 +80,7 @@ impl Kernel for TileProduct<'_> {
 }
 
 impl TileProduct<'_> {
-    /// Adds to the sums `COUNT` blocks of dot products, multiplied by the scales in `lines`, and the least numbers
+    /// Adds to the sums `COUNT` blocks of dot products, multiplied by the scales in `lines`, and the minimums
     /// multiplied by the sums of x.
     #[inline(always)]
     fn add_scaled<S: Simd, const COUNT: usize>(

@@ -27,7 +27,7 @@ pub(super) trait LevelSums {
     /// Adds the products of levels and the same pair of inputs of `left`.
     fn add<S: Simd>(simd: S, sums: Self::Sums<S>, levels: S::Integers, left: &[Line], pair: usize) -> Self::Sums<S>;
 
-    /// Returns the sums of levels times x, divided by the scale of x.
+    /// Returns Σ level · x, without the scale of x, for each output.
     fn dots<S: Simd>(simd: S, sums: Self::Sums<S>) -> S::Vector;
 
     /// Returns the factors of [`LevelSums::dots`]: the scales of the weights times that of x.

@@ -2,7 +2,7 @@
 //!
 //! Entry point: [`add_product`], which multiplies unpacked steps. Whatever the number of rows, the order of additions
 //! is the same. First the products of a group's levels and x are added up. Then the output receives their sum,
-//! multiplied by the scale, and the sum of x, multiplied by the least number. So weights are never rounded. `blocks`
+//! multiplied by the scale, and the sum of x, multiplied by the minimum. So weights are never rounded. `blocks`
 //! rounds x.
 
 use std::marker::PhantomData;

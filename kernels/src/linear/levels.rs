@@ -5,7 +5,7 @@
 //!
 //! A step is a group of 32 inputs, for 32 outputs. It has a line with a number of 16 bits for each output, then the
 //! lines of levels. The number is the head of the block or, if blocks have several groups, the factors of the group;
-//! the heads are then in the first lines of the panel. A type with least numbers has a second line for the second
+//! the heads are then in the first lines of the panel. A type with minimums has a second line for the second
 //! numbers of heads after each line of first numbers. Word i of a line has the number of output i in its low half, and
 //! that of output i + 16 in its high half.
 //!

@@ -48,7 +48,7 @@ static TABLE: [u16; TABLE_LEN] = {
     table
 };
 
-/// Packs the weights of one output into the `steps` of its panel.
+/// Writes `row`, the weights of output `output`, into the panel's steps.
 #[inline(always)]
 pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) {
     let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);

@@ -1,4 +1,4 @@
-//! Weights of few bits.
+//! Weights quantized in blocks: GGUF's K and IQ types, and MXFP4.
 //!
 //! Entry point: [`Narrow`], with the layouts of `mxfp4` and of `levels`. The products of levels and x are added, and
 //! the sums multiplied by scales: in `level_row` for a single row, in `level_tile` on vectors and in `level_dots` on
@@ -68,7 +68,7 @@ impl Narrow {
         if matches!(self, Self::Blocks(BlockType::Q2_K | BlockType::Q3_K | BlockType::Q6_K)) { 2 } else { 1 }
     }
 
-    /// True if weights have least numbers, which are multiplied by the sums of x.
+    /// True if weights have minimums, which are multiplied by the sums of x.
     #[inline(always)]
     pub(super) fn has_least(self) -> bool {
         matches!(self, Self::Blocks(kind) if kind.has_least())

@@ -76,7 +76,7 @@ trait Destination {
 enum Finish<'a> {
     Bias(&'a [f32]),
     Nothing,
-    /// Multiplies the values of the second weight by a function of those of the first.
+    /// Gated network: y = activation(x · W0ᵀ) · (x · W1ᵀ).
     Gate(Activation),
 }
 

@@ -1,7 +1,7 @@
 //! Steps of narrow weights, unpacked for products with several rows: scales, then levels.
 //!
 //! Entry points: [`unpack`] writes steps, [`UnpackedSteps`] reads them; [`unpack_mxfp4`] writes weights. A step begins
-//! with scales and least numbers in f32, `[2 tiles][2 halves][2][16 outputs]`. Its levels follow,
+//! with scales and minimums in f32, `[2 tiles][2 halves][2][16 outputs]`. Its levels follow,
 //! `[2 tiles][16 pairs][16 outputs]`. Each word holds the two levels of a pair of inputs, in bf16 if the instruction
 //! set multiplies pairs of bf16, otherwise as 16-bit integers.
 
@@ -64,7 +64,7 @@ impl<'a> Iterator for UnpackedSteps<'a> {
 }
 
 impl UnpackedStep<'_> {
-    /// Returns the scales and the least numbers of a tile's outputs for half of the step.
+    /// Returns the scales and the minimums of a tile's outputs for half of the step.
     #[inline(always)]
     pub(super) fn scales<S: Simd>(self, simd: S, tile: usize, half: usize) -> (S::Vector, S::Vector) {
         let first = 4 * tile + 2 * half;

@@ -238,6 +238,8 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
 
 #[cfg(test)]
 mod tests {
+    use test_support::{join_scoped, receive};
+
     use super::*;
 
     const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -282,9 +284,9 @@ mod tests {
         let (waits_tx, waits) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let second = scope.spawn(|| cache.lock("e", move || waits_tx.send(()).unwrap()).unwrap());
-            waits.recv().unwrap();
+            receive(&waits, "the wait for the lock");
             drop(first);
-            second.join().unwrap();
+            join_scoped(second, "the second writer");
         });
     }
 

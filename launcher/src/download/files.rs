@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn an_unreadable_model_is_refused_with_the_reason() {
         let cases: [(&[&str], &str); 6] = [
             (&["m-Q5_K_M.gguf", "m-Q8_0.gguf"], "several GGUF files: m-Q5_K_M.gguf, m-Q8_0.gguf; add"),
             (&["config.json", "pytorch_model-1.bin", "tokenizer.json"], "only as pickles (pytorch_model-1.bin)"),
@@ -208,11 +208,11 @@ mod tests {
         assert_eq!(selected_as(&both, Some("q8_0")), files(&["m-Q8_0.gguf"]));
         assert_eq!(selected(&["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"]), files(&["m-Q4_K_M.gguf"]));
         let error = selected_as(&both, Some("Q2_K")).unwrap_err();
-        assert_eq!(error, "model \"a/b\" has no GGUF file of Q2_K; it has m-Q4_0.gguf, m-Q8_0.gguf");
+        insta::assert_snapshot!(error, @"model \"a/b\" has no GGUF file of Q2_K; it has m-Q4_0.gguf, m-Q8_0.gguf");
         let error = selected_as(&both[..1], Some("Q2_K")).unwrap_err();
-        assert_eq!(error, "model \"a/b\" has no GGUF file of Q2_K; it has no GGUF files at all");
+        insta::assert_snapshot!(error, @"model \"a/b\" has no GGUF file of Q2_K; it has no GGUF files at all");
         let error = selected(&["m-00001-of-00002.gguf"]).unwrap_err();
-        assert_eq!(error, "model \"a/b\" lacks files of a split model: m-00002-of-00002.gguf");
+        insta::assert_snapshot!(error, @"model \"a/b\" lacks files of a split model: m-00002-of-00002.gguf");
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_folder_lacks_is_named() {
+    fn files_that_a_folder_lacks_are_named() {
         let lacks = |files: &[(&str, &str)]| {
             let read =
                 |name: &str| files.iter().find(|(file, _)| *file == name).map(|(_, text)| text.as_bytes().to_vec());

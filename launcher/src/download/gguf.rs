@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_listed() {
+    fn the_quantizations_that_exist_are_listed() {
         let there = [
             "BF16/m-BF16-00001-of-00002.gguf",
             "m-IQ4_K_M.gguf",

@@ -370,9 +370,9 @@ mod tests {
             Hub::new("org/tiny", "main", settings).unwrap().open(&file, 0).err().unwrap().to_string()
         };
         let refused = error(&settings("https://hub.example"));
-        assert!(
-            refused.starts_with("https://hub.example redirects to http://127.0.0.1:1/x, which is not"),
-            "{refused}"
+        insta::assert_snapshot!(
+            refused,
+            @"https://hub.example redirects to http://127.0.0.1:1/x, which is not encrypted; nothing is downloaded from there"
         );
         assert!(error(&settings("http://hub.example")).contains("cannot be reached"));
     }

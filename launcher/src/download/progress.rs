@@ -181,11 +181,11 @@ mod tests {
             last_line: now,
         };
         let text = file(5_000_000_000, 2_000_000_000, 1_000_000_000).text(Duration::from_secs(10));
-        assert_eq!(text, "40 % of 5.00 GB, 100.00 MB/s, 30 seconds left");
+        insta::assert_snapshot!(text, @"40 % of 5.00 GB, 100.00 MB/s, 30 seconds left");
         assert!(file(0, 0, 0).text(Duration::ZERO).starts_with("100 % of 0 B, 0 B/s, "));
         let end = |first_bytes| file(5_000_000_000, 5_000_000_000, first_bytes).end_text(Duration::from_millis(2500));
-        assert_eq!(end(0), "5.00 GB, in 2.5 s");
-        assert_eq!(end(4_000_000_000), "1.00 GB, in 2.5 s; 4.00 GB were received earlier");
+        insta::assert_snapshot!(end(0), @"5.00 GB, in 2.5 s");
+        insta::assert_snapshot!(end(4_000_000_000), @"1.00 GB, in 2.5 s; 4.00 GB were received earlier");
     }
 
     #[test]

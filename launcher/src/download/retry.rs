@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_reached_is_soon_given_up() {
+    fn an_unreachable_host_is_soon_given_up() {
         for (how, expected) in
             [(Unreached::Refused, 2), (Unreached::Silent, 2), (Unreached::Broken, 5), (Unreached::Final, 0)]
         {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pass_is_final() {
+    fn lasting_errors_are_final() {
         assert_eq!(Retry::default().delay_after(&status(400), true), None);
         assert_eq!(Retry::default().delay_after(&too_many(61), false), None);
         assert_eq!(Retry::default().delay_after(&too_many(7), false), Some(Duration::from_secs(7)));
@@ -124,7 +124,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| stop.wait(Duration::from_secs(600)));
             stop.set();
-            assert!(matches!(waiting.join().unwrap(), Err(HubError::Stopped)));
+            assert!(matches!(test_support::join_scoped(waiting, "the wait that is stopped"), Err(HubError::Stopped)));
         });
         assert!(matches!(stop.wait(Duration::from_secs(600)), Err(HubError::Stopped)));
     }

@@ -53,8 +53,8 @@ impl<'a> Download<'a> {
     pub(crate) fn run(&self) -> Result<Snapshot, HubError> {
         let cached = match (self.cache.snapshot(self.model.quantization), self.settings.is_offline) {
             (Ok(snapshot), true) => return Ok(snapshot),
-            // A commit never changes. But if no quantization is asked for, the cache may have another one than that
-            // which the Hub's list would give.
+            // A commit is immutable, so the Hub need not be asked, unless no quantization is given: the cached one may
+            // then differ from the Hub's choice.
             (Ok(snapshot), false) if is_commit(self.revision) && self.is_decided(&snapshot) => return Ok(snapshot),
             (Err(missing), true) => return Err(self.offline(missing)),
             (cached, false) => cached.ok(),

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_change_answers_is_refused_and_says_what_to_do() {
+    fn flags_that_would_change_answers_are_refused_with_advice() {
         let refusals = given(&["--rope-scaling", "dynamic", "--rope-factor=2.0", "--lora-adapters", "a,b"]).refusals();
         assert_eq!(refusals.len(), 3, "{refusals:?}");
         assert!(refusals.iter().any(|text| text.starts_with("--rope-scaling is not supported: ")), "{refusals:?}");

@@ -490,7 +490,7 @@ impl Caller {
     }
 }
 
-/// Connects to the first address of a host that accepts.
+/// Tries the host's addresses in order and returns the first that connects.
 fn connect(host: &Host) -> std::io::Result<TcpStream> {
     let addresses = (host.name.as_str(), host.port).to_socket_addrs()?;
     let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);

@@ -60,7 +60,7 @@ pub(super) struct DoorState {
 /// When this process cannot listen there.
 pub(super) fn open(host: &Host, keeper: Arc<Doorkeeper>) -> io::Result<()> {
     let listener = listen(host)?;
-    tracing::info!(address = %listener.local_addr()?, "the door for the other hosts of the slice is open");
+    tracing::info!(address = %listener.local_addr()?, "waiting for the other hosts of the slice");
     std::thread::spawn(move || {
         let num_opening = Arc::new(AtomicUsize::new(0));
         loop {

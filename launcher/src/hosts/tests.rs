@@ -9,6 +9,7 @@ use devices::Device;
 use serde_json::json;
 use signal_hook::consts::SIGUSR1;
 use signal_hook::iterator::Signals;
+use test_support::{accept, join_scoped};
 
 use super::assembly::{Wait, Waited};
 use super::preface::{PrefaceError, Purpose, Verdict, answer, call};
@@ -84,7 +85,10 @@ fn a_secret_is_needed_beyond_loopback() {
     let hosts = |names: &[&str]| read(&args(names, Some(0)), Device::CPU, &[]).unwrap();
     assert!(Secret::read(None, &hosts(&["127.0.0.2", "::1", "localhost"])).is_ok());
     let error = Secret::read(None, &hosts(&["127.0.0.2", "10.0.0.1"])).unwrap_err();
-    assert!(error.contains("pass --slice-secret-file"), "{error}");
+    insta::assert_snapshot!(
+        error,
+        @"the slice has hosts that are not loopback addresses, such as 10.0.0.1: pass --slice-secret-file, the same on every host; make the file with: head -c 32 /dev/urandom | base64"
+    );
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret");
     let with = |text: &str| {
@@ -94,7 +98,10 @@ fn a_secret_is_needed_beyond_loopback() {
     assert!(with("0123456789abcdef\n").is_ok());
     assert!(with("0123456789abcde\n").unwrap_err().contains("has 15 bytes, but a secret needs at least 16"));
     let error = Secret::read(Some(Path::new("/nowhere")), &hosts(&["10.0.0.1"])).unwrap_err();
-    assert!(error.starts_with("--slice-secret-file /nowhere cannot be read"), "{error}");
+    insta::assert_snapshot!(
+        error,
+        @"--slice-secret-file /nowhere cannot be read: No such file or directory (os error 2)"
+    );
 }
 
 /// Begins a connection between two hosts with these secrets, and returns what both sides find.
@@ -108,12 +115,12 @@ fn preface(
     let purpose = Purpose::Join { session: "s".to_owned(), settings: json!({"--device": "cpu"}) };
     std::thread::scope(|scope| {
         let listens = scope.spawn(move || {
-            let (stream, _) = listener.accept().unwrap();
+            let stream = accept(&listener, "the host that calls");
             answer(&mut Channel::accepted(stream, tls).unwrap(), secrets[1], decide)
         });
         let mut channel = Channel::connected(TcpStream::connect(address).unwrap(), tls).unwrap();
         let connects = call(&mut channel, secrets[0], &purpose);
-        (connects, listens.join().unwrap())
+        (connects, join_scoped(listens, "the side that listens"))
     })
 }
 
@@ -151,11 +158,11 @@ fn nobody_sits_between_two_hosts() {
     let purpose = Purpose::Shard { session: "s".to_owned(), shard: 0 };
     std::thread::scope(|scope| {
         let listens = scope.spawn(|| {
-            let (stream, _) = listener.accept().unwrap();
+            let stream = accept(&listener, "the host that calls");
             answer(&mut Channel::accepted(stream, Some(&tls)).unwrap(), &secret, |_| Verdict::Accepted)
         });
         scope.spawn(|| {
-            let (stream, _) = between.accept().unwrap();
+            let stream = accept(&between, "the host that calls");
             let one = Channel::accepted(stream, Some(&tls)).unwrap().stream;
             let two = Channel::connected(TcpStream::connect(address).unwrap(), Some(&tls)).unwrap().stream;
             relay::relay(one, two);
@@ -164,7 +171,7 @@ fn nobody_sits_between_two_hosts() {
         let connects = call(&mut channel, &secret, &purpose);
         drop(channel);
         assert!(matches!(connects, Err(PrefaceError::Secret)), "{connects:?}");
-        assert!(matches!(listens.join().unwrap(), Err(PrefaceError::Secret)));
+        assert!(matches!(join_scoped(listens, "the side that listens"), Err(PrefaceError::Secret)));
     });
 }
 
@@ -185,7 +192,7 @@ fn a_program_that_is_no_host_is_named() {
         let purpose = Purpose::Shard { session: String::new(), shard: 0 };
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
-                let (mut stream, _) = listener.accept().unwrap();
+                let mut stream = accept(&listener, "the host that calls");
                 stream.write_all(greeting).unwrap();
                 let _ = stream.read(&mut [0; 256]);
             });

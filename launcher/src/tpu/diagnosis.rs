@@ -227,7 +227,10 @@ mod tests {
         process(&machine, 4711, "python3\0train.py\0", "/dev/vfio/1");
         process(&machine, 12, "other\0", "/dev/vfio/7");
         let errors = check_all(&machine, false).errors;
-        assert_eq!(errors, ["/dev/vfio/1 is in use by process 4711 (python3 train.py): end that process first"]);
+        insta::assert_snapshot!(
+            errors.join("\n"),
+            @"/dev/vfio/1 is in use by process 4711 (python3 train.py): end that process first"
+        );
     }
 
     #[test]
@@ -238,7 +241,10 @@ mod tests {
         let chips: Vec<&Chip> = chips.iter().collect();
         let inspection = Inspection { root: machine.root(), chips: &chips, takes_lock: false, memlock_bytes: None };
         let errors = check(&inspection).errors;
-        assert!(errors[0].starts_with("/dev/accel0 cannot be opened (No such file"), "{errors:?}");
+        insta::assert_snapshot!(
+            errors.join("\n"),
+            @"/dev/accel0 cannot be opened (No such file or directory (os error 2)): this user needs the right to read and write it"
+        );
         machine.write("dev/accel0", "");
         fs::set_permissions(machine.root().join("dev/accel0"), fs::Permissions::from_mode(0o000)).unwrap();
         let errors = check(&inspection).errors;
@@ -318,10 +324,10 @@ mod tests {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().ends_with("locked")));
+        assert!(test_support::watched("the lock of the child", || lines.any(|line| line.unwrap().ends_with("locked"))));
         let errors = check_all(&machine, true).errors;
         drop(child.stdin.take());
-        assert!(child.wait().unwrap().success());
+        assert!(test_support::exit_status(&mut child, "the holder of the lock").success());
         assert!(errors[0].starts_with(&format!("process {} (", child.id())), "{errors:?}");
         assert_eq!(check_all(&machine, true).errors, Vec::<String>::new());
     }

@@ -134,7 +134,10 @@ fn one_process_has_the_devices_over_which_the_model_can_be_split() {
     assert_eq!(host(V6E, 8, &[]).defaults(&[], Some(&[1, 3, 9])), (1, 1));
     assert_eq!(host(V5P, 4, &[]).defaults(&[], Some(&[1, 2, 4])), (4, 2));
     let plan = host(V6E, 8, &[]).plan_of(&Args::parse_from(["l", "--device", "tpu"]), Some(&[1, 2])).unwrap();
-    assert!(plan.slice.unwrap().notes[0].starts_with("2 of 8 chips are used: the model cannot be split"));
+    insta::assert_snapshot!(
+        plan.slice.unwrap().notes[0],
+        @"2 of 8 chips are used: the model cannot be split over more, or no form has more"
+    );
 }
 
 #[test]
@@ -223,7 +226,7 @@ fn the_users_own_values_win() {
 }
 
 #[test]
-fn what_gke_sets_for_one_process_does_not_keep_several_from_starting() {
+fn variables_of_gke_for_one_process_do_not_keep_several_from_starting() {
     let pod = [
         ("TPU_HOST_BOUNDS", "1,1,1"),
         ("TPU_CHIPS_PER_HOST_BOUNDS", "2,2,1"),

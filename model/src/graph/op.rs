@@ -166,7 +166,7 @@ pub struct AttentionSpec {
     pub slopes: Option<Slopes>,
 }
 
-/// The keys that a query attends to, if these are not all keys up to its own.
+/// A limit on the keys that a query attends to. Without one, it attends to all keys up to its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Window {
     /// The last keys up to the query's own, at most this number.

@@ -13,10 +13,10 @@ pub const TOKEN_HISTORY: &str = "token_history";
 /// An array that a model keeps between steps. Its memory is zero at first.
 ///
 /// To add a state, declare it in the file of the layer, with [`Graph::state`](super::Graph::state), and pass its id to
-/// the operation that reads and writes it. Backends find the state in the graph's list, allocate it and count its
-/// bytes. An operation of the CPU finds the state through `cpu/src/state.rs`, a compiled operation through
-/// `xla/src/stablehlo/state.rs`. `docs/decisions/states.md` explains the extents and what they mean for sequences that
-/// share a prefix.
+/// the operation that reads and writes it. XLA allocates each state in the graph's list and counts its bytes. The CPU
+/// does so for slot states, as f32, and for the keys and values of paged attention. An operation of the CPU finds the
+/// state through `cpu/src/state.rs`, a compiled operation through `xla/src/stablehlo/state.rs`.
+/// `docs/decisions/states.md` explains the extents and what they mean for sequences that share a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StateSpec {
     /// The name, unique in the model.

@@ -33,9 +33,9 @@ fn a_linear_layer_checks_its_sizes() {
     assert_eq!(graph.node(y).shape.to_string(), "[tokens, 128]");
     let other = weight(&mut graph, &[128, 32]);
     let error = graph.linear(x, other, None).unwrap_err().to_string();
-    assert_eq!(
+    insta::assert_snapshot!(
         error,
-        "linear of [tokens, 64] float32, [128, 32] bfloat16: expected [n, in], [out, in] and maybe [out], floats"
+        @"linear of [tokens, 64] float32, [128, 32] bfloat16: expected [n, in], [out, in] and maybe [out], floats"
     );
     let bias = weight(&mut graph, &[64]);
     assert!(graph.linear(x, fitting, Some(bias)).is_err());
@@ -183,7 +183,10 @@ fn shared_attention_needs_a_layer_that_writes() {
         slopes: None,
     };
     let error = graph.shared_attention(q, spec).unwrap_err().to_string();
-    assert!(error.contains("an earlier operation that writes to both states"), "{error}");
+    insta::assert_snapshot!(
+        error,
+        @"shared_attention of [tokens, 4, 24] float32: expected [tokens, heads, head_dim] with the sizes of the keys' state, heads a multiple of kv_heads, a window of at least 1 and at most that of the states, and an earlier operation that writes to both states"
+    );
     graph.paged_attention([q, k, v], None, spec).unwrap();
     let attended = graph.shared_attention(q, spec).unwrap();
     let printed = "shared_attention %0 keys=0 values=1 scale=1 window=9 : [tokens, 4, 16] float32";
@@ -251,9 +254,9 @@ fn the_columns_are_there() {
     let mut graph = Graph::default();
     let x = hidden(&mut graph, 6);
     let some = graph.columns(x, 1..5).unwrap();
-    assert_eq!(graph.node(some).to_string(), "columns %0 first=1 : [tokens, 4] float32");
+    insta::assert_snapshot!(graph.node(some), @"columns %0 first=1 : [tokens, 4] float32");
     let error = graph.columns(x, 2..7).unwrap_err().to_string();
-    assert_eq!(error, "columns of [tokens, 6] float32: expected [n, 7 or more]");
+    insta::assert_snapshot!(error, @"columns of [tokens, 6] float32: expected [n, 7 or more]");
 }
 
 #[test]
@@ -268,7 +271,7 @@ fn rows_and_scalars_are_repeated() {
     }
     let top_k = graph.input(Input::Sampling { name: "top_k", dtype: DType::I32 });
     let error = graph.binary(Binary::Add, scores, top_k).unwrap_err().to_string();
-    assert_eq!(error, "add of [rows, 10] float32, [rows] int32: expected one type");
+    insta::assert_snapshot!(error, @"add of [rows, 10] float32, [rows] int32: expected one type");
     let tokens = graph.input(Input::TokenIds);
     assert!(graph.binary(Binary::Add, scores, tokens).is_err());
 }

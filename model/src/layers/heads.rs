@@ -62,12 +62,17 @@ mod tests {
 
     #[test]
     fn impossible_numbers_list_the_possible() {
-        assert!(message(9, 9, 2).starts_with("num_attention_heads is 9: --num-shard may be 1, 3, 9"));
-        assert!(message(8, 2, 16).starts_with("num_attention_heads is 8: --num-shard may be 1, 2, 4, 8"));
-        let both = message(12, 4, 6);
-        assert!(
-            both.starts_with("num_attention_heads is 12 and num_key_value_heads is 4: --num-shard may be 1, 2, 4, 12"),
-            "{both}"
+        insta::assert_snapshot!(
+            message(9, 9, 2),
+            @"num_attention_heads is 9: --num-shard may be 1, 3, 9; with --devices-per-shard, the product of both must be one of these"
+        );
+        insta::assert_snapshot!(
+            message(8, 2, 16),
+            @"num_attention_heads is 8: --num-shard may be 1, 2, 4, 8; with --devices-per-shard, the product of both must be one of these"
+        );
+        insta::assert_snapshot!(
+            message(12, 4, 6),
+            @"num_attention_heads is 12 and num_key_value_heads is 4: --num-shard may be 1, 2, 4, 12; with --devices-per-shard, the product of both must be one of these"
         );
     }
 }

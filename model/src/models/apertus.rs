@@ -58,12 +58,15 @@ mod tests {
         let has_alpha = |more: &str| weights(more).unwrap().contains(&"model.layers.0.mlp.act_fn.alpha_p".to_owned());
         assert!(has_alpha("") && has_alpha(r#", "hidden_act": "xielu""#));
         assert!(!has_alpha(r#", "hidden_act": "relu2""#));
-        assert!(weights(r#", "hidden_act": "abc""#).unwrap_err().starts_with("config.json: hidden_act is \"abc\""));
+        insta::assert_snapshot!(
+            weights(r#", "hidden_act": "abc""#).unwrap_err(),
+            @r#"config.json: hidden_act is "abc", expected silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2"#
+        );
     }
 
     #[test]
     fn other_values_are_refused_by_name() {
         let message = weights(r#", "qk_norm": false"#).unwrap_err();
-        assert_eq!(message, "config.json: qk_norm is false; only true is supported");
+        insta::assert_snapshot!(message, @"config.json: qk_norm is false; only true is supported");
     }
 }

@@ -470,17 +470,17 @@ mod tests {
         assert_eq!(config(r#"{"dtype": "float16"}"#).dtype().unwrap(), Some(FloatType::F16));
         assert_eq!(config("{}").dtype().unwrap(), None);
         let error = config(r#"{"dtype": "float8"}"#).dtype().unwrap_err().to_string();
-        assert_eq!(error, r#"config.json: dtype is "float8", expected float32, float16 or bfloat16"#);
+        insta::assert_snapshot!(error, @r#"config.json: dtype is "float8", expected float32, float16 or bfloat16"#);
     }
 
     #[test]
     fn values_of_the_wrong_kind_are_named() {
         let config = config(r#"{"vocab_size": -1, "architectures": "x", "layers": 2.5}"#);
         let message = config.vocab_size().unwrap_err().to_string();
-        assert_eq!(message, "config.json: vocab_size is -1, expected a positive integer up to 2097152");
+        insta::assert_snapshot!(message, @"config.json: vocab_size is -1, expected a positive integer up to 2097152");
         assert!(config.architecture().unwrap_err().to_string().contains("architectures is \"x\""));
         assert!(config.size("layers").is_err());
-        assert_eq!(config.size("nothing").unwrap_err().to_string(), "config.json has no nothing");
+        insta::assert_snapshot!(config.size("nothing").unwrap_err(), @"config.json has no nothing");
         assert!(matches!(Config::parse(b"[]"), Err(ModelError::NotAnObject { .. })));
         assert!(matches!(Config::parse(b"{"), Err(ModelError::Json { .. })));
     }

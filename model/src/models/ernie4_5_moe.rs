@@ -91,9 +91,9 @@ mod tests {
         assert_eq!(routed(r#", "moe_layer_start_index": 0, "moe_layer_end_index": 2"#), 3);
         assert_eq!(routed(r#", "moe_layer_start_index": 0, "moe_layer_interval": 2"#), 2);
         assert_eq!(routed(r#", "moe_layer_start_index": 2, "moe_layer_end_index": 1"#), 0);
-        assert_eq!(
+        insta::assert_snapshot!(
             decoder(r#", "moe_norm_min": 0"#).unwrap_err(),
-            "config.json: moe_norm_min is 0, expected a positive number"
+            @"config.json: moe_norm_min is 0, expected a positive number"
         );
     }
 }

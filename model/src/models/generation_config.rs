@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_meant_for_drawing_counts_where_tokens_are_drawn() {
+    fn defaults_for_drawing_count_only_if_tokens_are_drawn() {
         let read = |json: &str| read(Some(json.as_bytes())).map_err(|error| error.to_string());
         let json =
             r#""temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.1, "eos_token_id": [1, 2]"#;
@@ -63,6 +63,9 @@ mod tests {
         }
         assert_eq!(super::read(None).unwrap(), SamplingDefaults::default());
         let error = read(r#"{"do_sample": true, "top_p": "x"}"#).unwrap_err();
-        assert_eq!(error, "generation_config.json: top_p is \"x\", expected a number that is not negative");
+        insta::assert_snapshot!(
+            error,
+            @"generation_config.json: top_p is \"x\", expected a number that is not negative"
+        );
     }
 }

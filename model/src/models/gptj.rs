@@ -79,14 +79,17 @@ mod tests {
 
     #[test]
     fn other_values_are_refused_by_name() {
-        assert_eq!(
+        insta::assert_snapshot!(
             message(r#", "rotary_dim": 7"#),
-            "config.json: rotary_dim is 7, expected an even number up to 8, the size of a head"
+            @"config.json: rotary_dim is 7, expected an even number up to 8, the size of a head"
         );
-        assert_eq!(
+        insta::assert_snapshot!(
             message(r#", "rotary_dim": 16"#),
-            "config.json: rotary_dim is 16, expected an even number up to 8, the size of a head"
+            @"config.json: rotary_dim is 16, expected an even number up to 8, the size of a head"
         );
-        assert_eq!(message(r#", "rotary_dim": 4"#), "config.json: num_attention_heads is 2, expected a multiple of 4");
+        insta::assert_snapshot!(
+            message(r#", "rotary_dim": 4"#),
+            @"config.json: num_attention_heads is 2, expected a multiple of 4"
+        );
     }
 }

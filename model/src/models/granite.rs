@@ -165,17 +165,17 @@ mod tests {
 
     #[test]
     fn other_values_are_refused_by_name() {
-        assert_eq!(
+        insta::assert_snapshot!(
             message(r#", "layer_rope_theta": [1]"#),
-            "config.json: layer_rope_theta is 1 numbers, expected one for each of 2 layers"
+            @"config.json: layer_rope_theta is 1 numbers, expected one for each of 2 layers"
         );
-        assert_eq!(
+        insta::assert_snapshot!(
             message(r#", "layer_rope_theta": [0, -1]"#),
-            "config.json: rope_theta is -1, expected a positive number"
+            @"config.json: rope_theta is -1, expected a positive number"
         );
-        assert_eq!(
+        insta::assert_snapshot!(
             message(r#", "use_post_norm": true"#),
-            "config.json: use_post_norm is true; only false is supported"
+            @"config.json: use_post_norm is true; only false is supported"
         );
     }
 }

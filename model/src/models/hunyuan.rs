@@ -89,14 +89,17 @@ mod tests {
     fn other_values_are_refused_by_name() {
         let scaling =
             |keys: &str| build_with(&format!(r#", "rope_scaling": {{"type": "dynamic", {keys}}}"#)).unwrap_err();
-        assert_eq!(
+        insta::assert_snapshot!(
             scaling(r#""alpha": 1000, "factor": 2"#),
-            "config.json: rope_scaling.factor is 2; only 1 is supported"
+            @"config.json: rope_scaling.factor is 2; only 1 is supported"
         );
-        assert_eq!(scaling(r#""alpha": -1"#), "config.json: rope_scaling.alpha is -1, expected a positive number");
-        assert_eq!(
+        insta::assert_snapshot!(
+            scaling(r#""alpha": -1"#),
+            @"config.json: rope_scaling.alpha is -1, expected a positive number"
+        );
+        insta::assert_snapshot!(
             build_with(r#", "use_cla": true"#).unwrap_err(),
-            "config.json: use_cla is true; only false is supported"
+            @"config.json: use_cla is true; only false is supported"
         );
     }
 

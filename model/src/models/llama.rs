@@ -55,11 +55,14 @@ mod tests {
         let model = super::super::build(&config(""), FloatType::Bf16, 2).unwrap();
         insta::assert_snapshot!(model.decoder);
         let error = super::super::build(&config(""), FloatType::Bf16, 8).unwrap_err().to_string();
-        assert!(error.starts_with("config.json: num_attention_heads is 4: --num-shard may be 1, 2, 4"), "{error}");
+        insta::assert_snapshot!(
+            error,
+            @"config.json: num_attention_heads is 4: --num-shard may be 1, 2, 4; with --devices-per-shard, the product of both must be one of these"
+        );
     }
 
     #[test]
-    fn what_does_not_divide_is_padded_and_few_kv_heads_are_copied() {
+    fn uneven_shares_are_padded_and_few_kv_heads_are_copied() {
         let odd = config(r#", "vocab_size": 101, "intermediate_size": 49, "tie_word_embeddings": true"#);
         let model = super::super::build(&odd, FloatType::Bf16, 4).unwrap();
         insta::assert_snapshot!(model.decoder);
@@ -77,20 +80,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_computed_is_refused_by_name() {
-        assert_eq!(
+    fn unsupported_fields_are_refused_by_name() {
+        insta::assert_snapshot!(
             message(r#", "hidden_act": "abc""#),
-            r#"config.json: hidden_act is "abc", expected silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2"#
+            @r#"config.json: hidden_act is "abc", expected silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2"#
         );
-        assert_eq!(
+        insta::assert_snapshot!(
             message(r#", "final_logit_softcapping": 30.0"#),
-            "config.json: final_logit_softcapping is 30.0; only null is supported"
+            @"config.json: final_logit_softcapping is 30.0; only null is supported"
         );
-        assert_eq!(
+        insta::assert_snapshot!(
             message(r#", "head_dim": "x""#),
-            r#"config.json: head_dim is "x", expected a positive integer up to 65536"#
+            @r#"config.json: head_dim is "x", expected a positive integer up to 65536"#
         );
         let odd = message(r#", "num_key_value_heads": 3"#);
-        assert!(odd.contains("paged_attention of [tokens, 4, 8] float32, [tokens, 3, 8] float32"), "{odd}");
+        insta::assert_snapshot!(
+            odd,
+            @"config.json does not describe a model: paged_attention of [tokens, 4, 8] float32, [tokens, 3, 8] float32, [tokens, 3, 8] float32: expected [tokens, heads, head_dim], [tokens, kv_heads, head_dim], [tokens, kv_heads, value_dim] and maybe sinks [heads], with the sizes of the states, heads a multiple of kv_heads, a window of at least 1 and at most that of the states, and the same pair of keys and values wherever one of them is used"
+        );
     }
 }

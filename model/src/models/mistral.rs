@@ -94,14 +94,14 @@ mod tests {
     fn other_rotary_parameters_are_refused_by_name() {
         let rotary =
             |keys: &str| ministral3(&format!(r#", "rope_parameters": {{"rope_type": "default"{keys}}}"#)).unwrap_err();
-        assert_eq!(rotary(""), "config.json has no rope_parameters.llama_4_scaling_beta");
-        assert_eq!(
+        insta::assert_snapshot!(rotary(""), @"config.json has no rope_parameters.llama_4_scaling_beta");
+        insta::assert_snapshot!(
             rotary(r#", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 0"#),
-            "config.json: rope_parameters.original_max_position_embeddings is 0, expected a positive integer"
+            @"config.json: rope_parameters.original_max_position_embeddings is 0, expected a positive integer"
         );
-        assert_eq!(
+        insta::assert_snapshot!(
             rotary(r#", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 8, "alpha": 2"#),
-            "config.json: rope_parameters.alpha is 2; only null is supported"
+            @"config.json: rope_parameters.alpha is 2; only null is supported"
         );
     }
 }

@@ -108,7 +108,7 @@ mod tests {
         let config = Config::parse(br#"{"sliding_window": 8, "mlp_bias": false, "logit_scale": null}"#).unwrap();
         assert!(require(&config, &["sliding_window"]).is_ok());
         let message = require(&config, &["mlp_bias"]).unwrap_err().to_string();
-        assert_eq!(message, "config.json: sliding_window is 8; only null is supported");
+        insta::assert_snapshot!(message, @"config.json: sliding_window is 8; only null is supported");
     }
 
     #[test]

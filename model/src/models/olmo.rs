@@ -39,10 +39,13 @@ mod tests {
 
     #[test]
     fn other_values_are_refused_by_name() {
-        assert_eq!(
+        insta::assert_snapshot!(
             message(r#", "clip_qkv": -1"#),
-            "config.json: clip_qkv is -1, expected a number that is not negative"
+            @"config.json: clip_qkv is -1, expected a number that is not negative"
         );
-        assert_eq!(message(r#", "mlp_bias": true"#), "config.json: mlp_bias is true; only false is supported");
+        insta::assert_snapshot!(
+            message(r#", "mlp_bias": true"#),
+            @"config.json: mlp_bias is true; only false is supported"
+        );
     }
 }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_understood() {
+    fn supported_quantizations_are_read() {
         let cases = [
             ("null", Quantization::None),
             (
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named() {
+    fn unsupported_quantizations_are_named() {
         let group = |weights: &str| {
             format!(
                 r#"{{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {{"group_0": {{"weights": {weights}}}}}}}"#

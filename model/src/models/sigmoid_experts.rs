@@ -30,9 +30,9 @@ pub(super) struct Names {
     pub(super) num_experts: &'static str,
     /// The key of the number of shared experts, each as wide as an expert.
     pub(super) num_shared: &'static str,
-    /// The layer of the router in `mlp` of a layer.
+    /// The name of the router's linear layer, in the layer's `mlp`.
     pub(super) router: &'static str,
-    /// The tensor of the biases in `mlp` of a layer.
+    /// The name of the router's bias tensor, in the layer's `mlp`.
     pub(super) bias: &'static str,
     /// The scope of the shared experts in a layer.
     pub(super) shared: &'static str,

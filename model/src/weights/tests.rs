@@ -60,12 +60,15 @@ fn tensors_are_found_and_checked() {
     assert_eq!((a.dtype, a.all().bytes.len()), (FloatType::Bf16, 12));
     assert_eq!(a.rows(1..2).bytes[..3], [6, 7, 8]);
     let message = |name: &str, shape: &[usize]| checkpoint.part(&spec(name, shape), 0).unwrap_err().to_string();
-    assert_eq!(message("d", &[1]), "model.safetensors has no tensor d");
-    assert_eq!(
+    insta::assert_snapshot!(message("d", &[1]), @"model.safetensors has no tensor d");
+    insta::assert_snapshot!(
         message("b", &[5]),
-        "tensor b of model.safetensors has shape [4], but the configuration of the model requires [5]"
+        @"tensor b of model.safetensors has shape [4], but the configuration of the model requires [5]"
     );
-    assert_eq!(message("c", &[1]), "tensor c of model.safetensors is I64; only F32, F16 and BF16 are supported");
+    insta::assert_snapshot!(
+        message("c", &[1]),
+        @"tensor c of model.safetensors is I64; only F32, F16 and BF16 are supported"
+    );
 }
 
 #[test]
@@ -106,9 +109,9 @@ fn sections_are_rows_of_every_group() {
     assert_eq!(section(Partition::Row, 2)[1], [6, 10, 22, 26].map(|first| run(first, 2)).concat());
     let missing = WeightSpec { source: source.clone(), ..spec("a.part", &[6, 2]) };
     let message = checkpoint.part(&WeightSpec { shape: vec![4, 3], ..missing }, 0).unwrap_err().to_string();
-    assert_eq!(
+    insta::assert_snapshot!(
         message,
-        "tensor a of model.safetensors has shape [8, 2], but the configuration of the model requires [8, 3]"
+        @"tensor a of model.safetensors has shape [8, 2], but the configuration of the model requires [8, 3]"
     );
 }
 
@@ -247,7 +250,7 @@ fn tensors_of_the_model_without_its_head_are_found() {
     let checkpoint = open(directory.path()).unwrap();
     assert_eq!(checkpoint.part(&spec("model.layers.0.a", &[2]), 0).unwrap().all().bytes.len(), 8);
     let message = checkpoint.part(&spec("model.layers.0.b", &[2]), 0).unwrap_err().to_string();
-    assert_eq!(message, "model.safetensors has no tensor model.layers.0.b");
+    insta::assert_snapshot!(message, @"model.safetensors has no tensor model.layers.0.b");
 }
 
 #[test]
@@ -353,16 +356,19 @@ fn the_text_of_a_composite_is_kept() {
     }
     write(&path, &["lm_head.weight", "language_model.lm_head.weight"].map(tensor));
     let message = open(directory.path()).unwrap().into_text(&towers).unwrap_err().to_string();
-    assert_eq!(message, "tensor lm_head.weight is both in model.safetensors and in model.safetensors");
+    insta::assert_snapshot!(message, @"tensor lm_head.weight is both in model.safetensors and in model.safetensors");
     write(&path, &[tensor("model.language_model.norm.weight")]);
     let checkpoint = open(directory.path()).unwrap().into_text(&towers).unwrap();
     assert!(!checkpoint.has_head());
     // Messages name tensors as the files do.
     let message = |name, shape| checkpoint.part(&spec(name, shape), 0).unwrap_err().to_string();
-    assert_eq!(
+    insta::assert_snapshot!(
         message("model.embed_tokens.weight", &[2]),
-        "model.safetensors has no tensor model.language_model.embed_tokens.weight"
+        @"model.safetensors has no tensor model.language_model.embed_tokens.weight"
     );
-    assert_eq!(message("lm_head.weight", &[2]), "model.safetensors has no tensor lm_head.weight");
-    assert!(message("model.norm.weight", &[3]).starts_with("tensor model.language_model.norm.weight of "));
+    insta::assert_snapshot!(message("lm_head.weight", &[2]), @"model.safetensors has no tensor lm_head.weight");
+    insta::assert_snapshot!(
+        message("model.norm.weight", &[3]),
+        @"tensor model.language_model.norm.weight of model.safetensors has shape [2], but the configuration of the model requires [3]"
+    );
 }

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::{Control, Kind, control, enter};
 use crate::ffi::values::{
@@ -130,6 +131,9 @@ impl Core {
     }
 }
 
+/// The maximum time of a wait for an event, longer than any wait in a correct test.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 struct FakeEvent {
     core: Arc<Core>,
 }
@@ -162,8 +166,9 @@ pub(super) unsafe extern "C-unwind" fn is_ready(call: *mut Struct<EventIsReady>)
 pub(super) unsafe extern "C-unwind" fn wait(call: *mut Struct<EventAwait>) -> *mut RawError {
     // SAFETY: the event comes from `new_event` and has not been destroyed.
     let core = unsafe { Arc::clone(&(*(*call).fields.event.cast::<FakeEvent>()).core) };
-    let state = core.changed.wait_while(core.lock(), |state| state.outcome.is_none());
-    let state = state.unwrap_or_else(PoisonError::into_inner);
+    let state = core.changed.wait_timeout_while(core.lock(), DEADLINE, |state| state.outcome.is_none());
+    let (state, timeout) = state.unwrap_or_else(PoisonError::into_inner);
+    assert!(!timeout.timed_out(), "waited {DEADLINE:?} for an event that nobody ends");
     core.error_of(state.outcome.as_ref().and_then(Option::as_ref))
 }
 

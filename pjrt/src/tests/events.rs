@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 
+use test_support::join;
+
 use super::{CountingWaker, assert_clean_soon, upload};
 use crate::testing::{Control, Kind, client, control};
 use crate::{Argument, Client, Code, Error, Event, ExecuteOptions};
@@ -97,12 +99,12 @@ fn another_thread_may_end_the_work() {
         if round % 2 == 0 {
             event.wait().expect("it went well");
         } else if poll(&mut event, &waker).is_pending() {
-            plugin.join().expect("no panic");
+            join(plugin, "the plugin's thread");
             assert_eq!(waker.count(), 1);
             assert!(poll(&mut event, &waker).ended_with(|result| result.is_ok()));
             continue;
         }
-        plugin.join().expect("no panic");
+        join(plugin, "the plugin's thread");
     }
     drop(client);
     control().assert_clean();
@@ -125,7 +127,7 @@ fn fire_on_another_thread() -> std::thread::ThreadId {
         ours.fire(None);
         std::thread::current().id()
     };
-    std::thread::spawn(fire).join().expect("no panic")
+    join(std::thread::spawn(fire), "the plugin's thread")
 }
 
 #[test]

@@ -72,20 +72,23 @@ fn arguments_that_do_not_fit_are_errors() {
         other => panic!("not refused: {other:?}"),
     };
     let all = ExecuteOptions::default();
-    assert_eq!(
+    insta::assert_snapshot!(
         refused(vec![vec![Argument::Keep(&a)]], &all),
-        "there are 1 argument list(s) for 2 device(s); each device needs one list"
+        @"there are 1 argument list(s) for 2 device(s); each device needs one list"
     );
     let missing = vec![vec![Argument::Keep(&a)], Vec::new()];
-    assert_eq!(refused(missing, &all), "device 1 has 0 arguments; the program needs 1");
+    insta::assert_snapshot!(refused(missing, &all), @"device 1 has 0 arguments; the program needs 1");
     let swapped = vec![vec![Argument::Keep(&b)], vec![Argument::Keep(&a)]];
-    assert_eq!(refused(swapped, &all), "argument 0 is on device 1, but must be on device 0");
+    insta::assert_snapshot!(refused(swapped, &all), @"argument 0 is on device 1, but must be on device 0");
     let other = client_again();
     let foreign = upload(&other, 0, &[1]);
     let of_other = vec![vec![Argument::Keep(&foreign)], vec![Argument::Keep(&b)]];
-    assert_eq!(refused(of_other, &all), "argument 0 belongs to another client than the program");
+    insta::assert_snapshot!(refused(of_other, &all), @"argument 0 belongs to another client than the program");
     let elsewhere = ExecuteOptions { device: Some(other.devices()[0].clone()), ..ExecuteOptions::default() };
-    assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &elsewhere), "the device to run on belongs to another client");
+    insta::assert_snapshot!(
+        refused(vec![vec![Argument::Keep(&a)]], &elsewhere),
+        @"the device to run on belongs to another client"
+    );
     assert_eq!(control().executions(), []);
 }
 
@@ -147,7 +150,7 @@ fn programs_are_serialized_loaded_and_described() {
     assert_eq!(executable.fingerprint().expect("missing is none"), None);
     assert!(executable.cost_analysis().expect_err("missing").is_unimplemented());
     let error = client.compile(b"nonsense", &CompileOptions::default()).expect_err("nonsense");
-    assert_eq!(error.to_string(), "PJRT_Client_Compile: invalid argument: not a fake program");
+    insta::assert_snapshot!(error, @"PJRT_Client_Compile: invalid argument: not a fake program");
     drop((program, client));
     control().assert_clean();
 }

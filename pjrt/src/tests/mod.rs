@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
+use test_support::until;
+
 use crate::testing::{Kind, control};
 use crate::{Buffer, Client, ElementType, HostSlice};
 
@@ -60,9 +62,7 @@ pub(crate) fn upload(client: &Client, device: usize, bytes: &[u8]) -> Buffer {
 
 /// Waits until another thread has destroyed the last client, then checks that no objects exist.
 pub(crate) fn assert_clean_soon() {
-    while control().alive(Kind::Client) > 0 {
-        std::thread::yield_now();
-    }
+    until("the end of the last client", || control().alive(Kind::Client) == 0);
     control().assert_clean();
 }
 

@@ -34,7 +34,7 @@ fn a_missing_function_is_an_error_with_the_version() {
     table.remove::<DescriptionAttributes>();
     let client = Client::new(&table.open().expect("a plugin"), &[]).expect("a client without attributes");
     let error = upload(&client, 0, &[1]).ready().expect_err("missing");
-    assert_eq!(error.to_string(), "the plugin has no PJRT_Buffer_ReadyEvent (its PJRT API is 0.104)");
+    insta::assert_snapshot!(error, @"the plugin has no PJRT_Buffer_ReadyEvent (its PJRT API is 0.104)");
     assert!(error.is_unimplemented() && error.code().is_none());
     assert!(client.devices()[0].memory_stats().expect_err("missing").is_unimplemented());
     assert_eq!(client.devices()[0].coords(), None);
@@ -51,9 +51,9 @@ fn a_newer_plugin_finds_zeros_behind_our_structs() {
     drop(buffer);
     control().newer_by.store(200, Ordering::SeqCst);
     let error = Table::full().open().expect_err("more than we pad");
-    assert_eq!(
-        error.to_string(),
-        "PJRT_Plugin_Initialize: invalid argument: Unexpected PJRT_Plugin_Initialize_Args size"
+    insta::assert_snapshot!(
+        error,
+        @"PJRT_Plugin_Initialize: invalid argument: Unexpected PJRT_Plugin_Initialize_Args size"
     );
     control().assert_clean();
 }
@@ -63,9 +63,9 @@ fn other_versions_and_stumps_of_tables_are_refused() {
     let mut table = Table::full();
     table.version = (1, 0);
     let error = table.open().expect_err("another major version");
-    assert_eq!(
-        error.to_string(),
-        "fake.so is not a usable PJRT plugin: its PJRT API is 1.0, but only 0.x is supported"
+    insta::assert_snapshot!(
+        error,
+        @"fake.so is not a usable PJRT plugin: its PJRT API is 1.0, but only 0.x is supported"
     );
     for size in [8, 16, 39] {
         table.struct_size = size;
@@ -111,7 +111,7 @@ fn a_layout_that_is_not_told_is_destroyed() {
 fn errors_are_read_and_destroyed() {
     control().fail("PJRT_Plugin_Initialize", 7, "not you");
     let error = Table::full().open().expect_err("failed");
-    assert_eq!(error.to_string(), "PJRT_Plugin_Initialize: permission denied: not you");
+    insta::assert_snapshot!(error, @"PJRT_Plugin_Initialize: permission denied: not you");
     control().fail("PJRT_Plugin_Attributes", 12, "none");
     assert!(Table::full().open().expect("without attributes").attributes().is_empty());
     control().assert_clean();

@@ -70,7 +70,7 @@ fn a_failed_download_tells_why() {
     let download = buffer.to_host().expect("a download");
     control().fire(Some((13, "computing it failed")));
     let error = download.wait().expect_err("failed");
-    assert_eq!(error.to_string(), "PJRT_Buffer_ToHostBuffer: internal: computing it failed");
+    insta::assert_snapshot!(error, @"PJRT_Buffer_ToHostBuffer: internal: computing it failed");
     control().fail("PJRT_Buffer_ToHostBuffer", 8, "no memory");
     assert!(buffer.to_host().is_err());
     drop((buffer, client));
@@ -132,13 +132,13 @@ fn a_transfer_without_an_event_is_an_error_and_its_memory_is_leaked() {
     control().defer();
     control().lacks_events.store(true, Ordering::SeqCst);
     let error = buffer.to_host().expect_err("no event");
-    assert_eq!(error.to_string(), "PJRT_Buffer_ToHostBuffer: the plugin returned a null object");
+    insta::assert_snapshot!(error, @"PJRT_Buffer_ToHostBuffer: the plugin returned a null object");
     let owner = Owner::new(&[7]);
     let error = client.upload_owned(owner.clone(), ElementType::U8, &[1], &client.devices()[0]).expect_err("no event");
-    assert_eq!(error.to_string(), "PJRT_Client_BufferFromHostBuffer: the plugin returned a null object");
+    insta::assert_snapshot!(error, @"PJRT_Client_BufferFromHostBuffer: the plugin returned a null object");
     assert_eq!(owner.others(), 1);
     let error = buffer.ready().expect_err("no event");
-    assert_eq!(error.to_string(), "PJRT_Buffer_ReadyEvent: the plugin returned a null object");
+    insta::assert_snapshot!(error, @"PJRT_Buffer_ReadyEvent: the plugin returned a null object");
     // Both transfers still use their memory.
     control().fire(None);
     assert_eq!(control().alive(Kind::Buffer), 1);
@@ -153,9 +153,9 @@ fn an_upload_that_is_refused_gives_the_owner_back() {
     assert!(matches!(short, Err(Error::Arguments(_))));
     control().fail("PJRT_Client_BufferFromHostBuffer", 8, "no memory");
     let refused = client.upload_owned(owner.clone(), ElementType::U8, &[1], &device);
-    assert_eq!(
-        refused.expect_err("refused").to_string(),
-        "PJRT_Client_BufferFromHostBuffer: resource exhausted: no memory"
+    insta::assert_snapshot!(
+        refused.expect_err("refused"),
+        @"PJRT_Client_BufferFromHostBuffer: resource exhausted: no memory"
     );
     assert_eq!(owner.others(), 0);
     assert_eq!(control().alive(Kind::Buffer), 0);

@@ -1,6 +1,7 @@
 //! Tests of donation, of execution on several devices, and of execution on several threads.
 
 use pjrt::{Argument, CompileOptions, Device, ExecuteOptions};
+use test_support::{join, watched};
 
 use super::{add, client, download_f32, run, upload_f32};
 
@@ -28,7 +29,8 @@ fn donated_memory_is_reused_and_kept_memory_is_not() {
     }
     let pending = state.to_host().expect("a download");
     drop(run(&program, vec![Argument::Donate(state), Argument::Keep(&b)]));
-    assert_eq!(pending.wait().expect("started before"), 11.0_f32.to_le_bytes().repeat(4));
+    let bytes = watched("a download", || pending.wait()).expect("started before");
+    assert_eq!(bytes, 11.0_f32.to_le_bytes().repeat(4));
 }
 
 #[test]
@@ -58,7 +60,10 @@ fn two_devices_reduce_in_one_program() {
             let options = ExecuteOptions { launch_id: step.into(), reports_end: true, ..ExecuteOptions::default() };
             let execution = program.execute(devices.iter().map(share).collect(), &options).expect("an execution");
             assert_eq!(execution.done.len(), 2);
-            execution.done.iter().for_each(|done| done.wait().expect("it ends well"));
+            execution
+                .done
+                .iter()
+                .for_each(|done| watched("the end of an execution", || done.wait()).expect("it ends well"));
             for (outputs, device) in execution.outputs.iter().zip(devices) {
                 assert_eq!(download_f32(&outputs[0]), [2.0 * f32::from(step), 20.0]);
                 assert_eq!(download_f32(&outputs[1]), [own(device)]);
@@ -103,5 +108,5 @@ fn two_threads_compile_and_run_at_once() {
         })
     };
     let threads: Vec<_> = client.addressable_devices().into_iter().zip(["4xf32"; 2]).map(work).collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    threads.into_iter().for_each(|thread| join(thread, "a thread that runs a program"));
 }

@@ -56,7 +56,7 @@ fn download_f32(buffer: &Buffer) -> Vec<f32> {
 fn run(program: &LoadedExecutable, arguments: Vec<Argument<'_>>) -> Vec<Buffer> {
     let options = ExecuteOptions { reports_end: true, ..ExecuteOptions::default() };
     let execution = program.execute(vec![arguments], &options).expect("an execution");
-    execution.done[0].wait().expect("it ends well");
+    test_support::watched("the end of an execution", || execution.done[0].wait()).expect("it ends well");
     execution.outputs.into_iter().next().expect("one device")
 }
 

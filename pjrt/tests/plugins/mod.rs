@@ -20,22 +20,16 @@ pub(crate) struct Wanted {
 ///
 /// # Panics
 /// When none is known, but the environment variable [`REQUIRE`] is 1.
-#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub(crate) fn path(wanted: Wanted) -> Option<PathBuf> {
     let Wanted { variable, file_name } = wanted;
     let found = match std::env::var_os(variable) {
         Some(path) => Some(PathBuf::from(path)),
         None => cache_folder().and_then(|folder| in_folder(&folder, file_name)),
     };
-    let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
-    match found {
-        Some(path) => Some(path),
-        None if is_required => panic!("{REQUIRE}=1, but there is no {file_name}"),
-        None => {
-            println!("skipped: no plugin {file_name} (set {variable})");
-            None
-        }
+    if found.is_none() {
+        test_support::skipped_unless_required(REQUIRE, &format!("no plugin {file_name} (set {variable})"));
     }
+    found
 }
 
 fn cache_folder() -> Option<PathBuf> {

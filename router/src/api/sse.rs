@@ -143,7 +143,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::testing::{FakeShard, TestServer};
+    use crate::testing::{FakeShard, TestServer, within};
 
     #[tokio::test]
     async fn silence_is_filled_with_comments() {
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(response.headers()[CONTENT_TYPE], "text/event-stream");
         assert_eq!(response.headers()[CACHE_CONTROL], "no-cache");
         let mut body = response.into_body();
-        let mut next = async || body.frame().await.map(|frame| frame.unwrap().into_data().unwrap());
+        let mut next = async || within("an event", body.frame()).await.map(|frame| frame.unwrap().into_data().unwrap());
         assert!(next().await.unwrap().starts_with(b"data: {\"index\":1,"));
         let sent_at = Instant::now();
         // While tokio's time is paused, it advances whenever all tasks wait.

@@ -103,7 +103,7 @@ mod tests {
     const OTHER: Tenant = Tenant::new(1);
 
     #[test]
-    fn who_is_alone_gets_all() {
+    fn a_lone_tenant_gets_all_permits() {
         for num_tenants in [0, 1] {
             let permits = Permits::new(3, num_tenants);
             assert_eq!(permits.most(), 3);

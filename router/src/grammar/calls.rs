@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::constraint::ANSWER;
 use super::{Grammar, GrammarError, closed, limits, schema};
-use crate::text::{AnswerForm, CallSyntax};
+use crate::text::{AnswerForm, CallSyntax, MarkedText};
 
 /// The maximum number of calls in one answer. Without it, a model that cannot stop would fill the answer with calls.
 const MAX_CALLS: usize = 16;
@@ -95,7 +95,7 @@ fn closed(schema: &Value) -> Result<Value, GrammarError> {
 /// unless the prompt has begun it; the reference is empty if thoughts have no marks in this form.
 fn thought(form: &AnswerForm, rules: &mut String) -> &'static str {
     let Some((open, close)) = form.thought_marks() else { return "" };
-    let is_special = matches!(form.parts(close)[..], [Ok(_), ..]);
+    let is_special = matches!(form.parts(close)[..], [MarkedText::Mark(_), ..]);
     let body = match is_special {
         true => format!("thought_text {}", in_lark(form, close)),
         false => "thought_text".to_owned(),
@@ -108,9 +108,9 @@ fn thought(form: &AnswerForm, rules: &mut String) -> &'static str {
 
 /// Returns a text in Lark, with special tokens as token ids.
 fn in_lark(form: &AnswerForm, text: &str) -> String {
-    let part = |part: Result<u32, &str>| match part {
-        Ok(id) => format!("<[{id}]>"),
-        Err(text) => Value::from(text).to_string(),
+    let part = |part: MarkedText<'_>| match part {
+        MarkedText::Mark(id) => format!("<[{id}]>"),
+        MarkedText::Text(text) => Value::from(text).to_string(),
     };
     form.parts(text).into_iter().map(part).collect::<Vec<_>>().join(" ")
 }

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_grow_too_large_is_refused() {
+    fn a_schema_that_would_grow_too_large_is_refused() {
         let big: Map<_, _> = (0..1000).map(|number| (format!("p{number}"), json!({}))).collect();
         let part = json!({"properties": {"a": {}}, "$ref": "#/$defs/big"});
         let schema = json!({"$defs": {"big": {"properties": big}}, "anyOf": vec![part; 200]});
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_schemas_describe_is_closed_as_a_whole() {
+    fn an_object_of_several_schemas_is_closed_as_a_whole() {
         let closed = closed_of(&json!({
             "$defs": {"base": {"properties": {"id": {"type": "integer"}}}},
             "allOf": [{"$ref": "#/$defs/base"}, {"properties": {"x": {"type": "string"}}}],

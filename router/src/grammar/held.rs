@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_much_is_bounded_and_who_holds_little_is_not() {
+    fn large_holders_are_bounded_and_small_ones_are_not() {
         let all = MatcherBytes::new(4 * MAX_BYTES);
         assert_eq!(all.hold(MAX_BYTES + 1).unwrap_err(), HoldError::TooMany);
         let mut many: Vec<HeldBytes> = (0..4).map(|_| all.hold(MAX_BYTES).unwrap()).collect();

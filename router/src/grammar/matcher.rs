@@ -26,10 +26,10 @@ pub(crate) enum MaskError {
     #[error("the grammar allows no next token")]
     DeadEnd,
     /// The mask takes too long to compute.
-    #[error("the grammar cannot be followed: it takes too long to find out which tokens may come next")]
+    #[error("the grammar is too expensive: the allowed tokens could not be computed in time")]
     TooSlow,
     /// The mask takes too much memory to compute.
-    #[error("the grammar cannot be followed: it takes too much memory to find out which tokens may come next")]
+    #[error("the grammar is too expensive: computing the allowed tokens needs too much memory")]
     TooLarge,
     /// `llguidance` failed with this message, for example because the token was not allowed.
     #[error("the grammar cannot be followed: {0}")]

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_with_every_line_is_refused() {
+    fn terminals_that_grow_with_every_line_are_refused() {
         for (lark, expected) in [
             (chain("\"a\"", 101, |next| format!("T{next}+")), "levels of groups"),
             (chain("\"a\"", 6, |next| format!("{}T{next}{}", "(".repeat(20), ")+".repeat(20))), "levels of groups"),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_grow_is_let_through() {
+    fn grammars_that_do_not_grow_are_accepted() {
         for lark in [
             chain("\"a\"", 90, |next| format!("T{next}")),
             // Rules are not expanded.

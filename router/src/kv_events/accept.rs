@@ -110,7 +110,7 @@ impl Connector {
                 pause = MIN_CONNECT_PAUSE;
             }
             if pause == MIN_CONNECT_PAUSE {
-                tracing::warn!(endpoint = %self.endpoint, "KV events reach nobody until a connection succeeds: {reason}");
+                tracing::warn!(endpoint = %self.endpoint, "no gateway receives KV events yet; connecting again: {reason}");
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(MAX_CONNECT_PAUSE);

@@ -247,6 +247,6 @@ mod tests {
         }
         let long = format!(r#"{{"topic": "{}"}}"#, "x".repeat(1025));
         let error = long.parse::<KvEventsConfig>().unwrap_err().to_string();
-        assert_eq!(error, "`topic` is text of 1025 bytes; it must be text of at most 1024 bytes");
+        insta::assert_snapshot!(error, @"`topic` is text of 1025 bytes; it must be text of at most 1024 bytes");
     }
 }

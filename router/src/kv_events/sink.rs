@@ -89,9 +89,14 @@ mod tests {
     use scheduler::BlockHash;
 
     use super::*;
+    use crate::testing::within;
 
     fn events(num_tokens: usize) -> Vec<BlockEvent> {
         vec![BlockEvent::Stored { parent: None, blocks: vec![BlockHash(1)], token_ids: vec![2; num_tokens] }]
+    }
+
+    async fn next(batches_rx: &mut mpsc::Receiver<Batch>) -> Batch {
+        within("a batch of events", batches_rx.recv()).await.expect("the sink is alive")
     }
 
     #[tokio::test]
@@ -100,11 +105,11 @@ mod tests {
         (0..4).for_each(|_| sink.publish(events(1)));
         sink.publish(Vec::new());
         assert!(sink.is_full);
-        assert_eq!(batches_rx.recv().await.unwrap().sequence, 0);
+        assert_eq!(next(&mut batches_rx).await.sequence, 0);
         sink.publish(events(1));
         assert!(!sink.is_full);
-        assert_eq!(batches_rx.recv().await.unwrap().sequence, 1);
-        assert_eq!(batches_rx.recv().await.unwrap().sequence, 4);
+        assert_eq!(next(&mut batches_rx).await.sequence, 1);
+        assert_eq!(next(&mut batches_rx).await.sequence, 4);
     }
 
     #[tokio::test]
@@ -114,7 +119,7 @@ mod tests {
         sink.publish(half.clone());
         sink.publish(half.clone());
         assert!(sink.is_full);
-        drop(batches_rx.recv().await);
+        drop(next(&mut batches_rx).await);
         sink.publish(half);
         assert!(!sink.is_full);
     }

@@ -1,7 +1,6 @@
 //! Tests with sockets: subscribers, replays, and peers that misbehave.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use endpoint::Endpoint;
 use scheduler::{BlockEvent, BlockHash};
@@ -10,10 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use super::*;
-use crate::testing::{FakeShard, TestServer, json};
-
-/// The maximum time of a wait. It is longer than any wait in a correct test.
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::testing::{FakeShard, TestServer, json, within};
 
 /// A peer that speaks the protocol.
 struct Client<S> {
@@ -67,7 +63,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
                 self.received.extend(&buffer[..num_read]);
             }
         };
-        tokio::time::timeout(DEADLINE, filled).await.expect("bytes in time");
+        within("bytes of the server", filled).await;
         self.received.drain(..num_bytes).collect()
     }
 
@@ -151,7 +147,7 @@ async fn subscribers_get_what_is_published_after_they_subscribed() {
 }
 
 #[tokio::test]
-async fn what_was_missed_is_sent_again() {
+async fn missed_events_are_sent_again() {
     let KvEvents { mut sink, source } = open(&config(r#", "buffer_steps": 3"#));
     let mut subscriber = Client::connect(&source.endpoint, "SUB").await;
     subscriber.subscribe(b"").await;
@@ -204,7 +200,7 @@ async fn the_server_connects_to_a_subscriber_that_listens() {
     let KvEvents { mut sink, source } = open(&config);
     assert_eq!(source.endpoint, format!("tcp://{address}"));
     for number in 0..2 {
-        let (stream, _) = listener.accept().await.unwrap();
+        let (stream, _) = within("a connection of the server", listener.accept()).await.unwrap();
         let mut subscriber = Client::shake_hands(stream, "SUB").await;
         subscriber.subscribe(b"").await;
         sink.publish(events(1));

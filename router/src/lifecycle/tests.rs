@@ -13,10 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 use crate::http_listener::HttpEndpoint;
-use crate::testing::{FakeShard, args, start};
-
-/// The maximum time of a wait, longer than any wait in a correct test.
-const DEADLINE: Duration = Duration::from_secs(20);
+use crate::testing::{DEADLINE, FakeShard, args, start, until, until_async, within};
 
 /// The number of steps under way at a time.
 const STEP_WINDOW: usize = 2;
@@ -62,22 +59,17 @@ impl Served {
     }
 
     async fn wait_for_metric(&self, line: &str) {
-        let found = async {
-            while !self.metrics.render().lines().any(|candidate| candidate == line) {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("{line} does not come"));
+        until(line, || self.metrics.render().lines().any(|candidate| candidate == line)).await;
     }
 
     async fn result(self) -> Result<(), RouterError> {
-        tokio::time::timeout(DEADLINE, self.result).await.expect("the server ends in time").unwrap()
+        within("the end of the server", self.result).await.unwrap()
     }
 }
 
 async fn read_all(stream: &mut TcpStream) -> String {
     let mut text = String::new();
-    tokio::time::timeout(DEADLINE, stream.read_to_string(&mut text)).await.expect("an end in time").unwrap();
+    within("the end of the response", stream.read_to_string(&mut text)).await.unwrap();
     text
 }
 
@@ -96,9 +88,7 @@ async fn running_requests_end_before_the_server_does() {
     let mut stream = served.post("/generate_stream", 5).await;
     served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 3").await;
     served.stops_tx.send("test").await.unwrap();
-    while TcpStream::connect(served.address).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
+    until_async("the end of the listener", async || TcpStream::connect(served.address).await.is_err()).await;
     steps.add_permits(10);
     let text = read_all(&mut stream).await;
     assert!(text.contains("\"index\":5") && !text.contains("\"error\""), "{text}");
@@ -120,7 +110,7 @@ async fn a_second_wish_ends_them_at_once() {
 }
 
 #[tokio::test]
-async fn what_does_not_end_in_time_is_told() {
+async fn a_request_that_outlasts_the_shutdown_gets_an_error() {
     let (shard, steps) = shard_with_steps(1);
     let served = serve_with(shard, Duration::ZERO).await;
     let mut stream = served.post("/generate", 50).await;
@@ -151,9 +141,7 @@ async fn clients_that_hang_up_are_noticed_also_without_a_stream() {
     served.wait_for_metric("tgi_request_max_new_tokens_count 2").await;
     // Three steps are enough for both requests to be opened.
     steps.add_permits(3);
-    while stats.num_opened.load(Ordering::Relaxed) < 2 {
-        tokio::task::yield_now().await;
-    }
+    until("two opened requests", || stats.num_opened.load(Ordering::Relaxed) >= 2).await;
     drop(clients);
     served.wait_for_metric("tgi_request_failure{err=\"dropped\"} 2").await;
     steps.add_permits(STEP_WINDOW);
@@ -162,7 +150,7 @@ async fn clients_that_hang_up_are_noticed_also_without_a_stream() {
 }
 
 #[tokio::test]
-async fn what_is_sent_behind_a_body_hides_no_hang_up() {
+async fn bytes_after_a_body_hide_no_hang_up() {
     let (shard, steps) = shard_with_steps(0);
     let stats = Arc::clone(&shard.stats);
     let served = serve_with(shard, DEADLINE).await;
@@ -175,9 +163,7 @@ async fn what_is_sent_behind_a_body_hides_no_hang_up() {
     served.wait_for_metric("tgi_request_max_new_tokens_count 6").await;
     // Ten steps are enough for all six requests to be opened.
     steps.add_permits(10);
-    while stats.num_opened.load(Ordering::Relaxed) < 6 {
-        tokio::task::yield_now().await;
-    }
+    until("six opened requests", || stats.num_opened.load(Ordering::Relaxed) >= 6).await;
     drop(clients);
     served.wait_for_metric("tgi_request_failure{err=\"dropped\"} 6").await;
     steps.add_permits(STEP_WINDOW);
@@ -185,7 +171,7 @@ async fn what_is_sent_behind_a_body_hides_no_hang_up() {
 }
 
 #[tokio::test]
-async fn who_only_stops_sending_gets_what_is_there_at_once() {
+async fn a_client_that_only_stops_sending_gets_its_response() {
     let served = serve_with(FakeShard::default(), DEADLINE).await;
     let mut stream = TcpStream::connect(served.address).await.unwrap();
     stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -194,7 +180,7 @@ async fn who_only_stops_sending_gets_what_is_there_at_once() {
 }
 
 #[tokio::test]
-async fn who_reads_nothing_holds_no_permits() {
+async fn a_client_that_reads_nothing_holds_no_permits() {
     let served = serve_with_flags(FakeShard::default(), DEADLINE, &["--max-concurrent-requests=8"]).await;
     let body = r#"{"prompt":"a","n":8,"max_tokens":400,"logprobs":5,"stream":true,"temperature":0}"#;
     let head = format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -210,7 +196,7 @@ async fn who_reads_nothing_holds_no_permits() {
             other.read_exact(&mut status).await.unwrap();
         }
     };
-    tokio::time::timeout(DEADLINE, other_is_served).await.expect("permits that are given back");
+    within("permits that are given back", other_is_served).await;
     let page = served.metrics.render();
     let num_read = page.lines().find_map(|line| line.strip_prefix("tgi_request_success "));
     assert!(num_read.is_some_and(|number| ["0", "1"].contains(&number)), "{num_read:?}: the slow one has read nothing");
@@ -222,6 +208,6 @@ async fn headers_that_do_not_come_end_the_connection() {
     let mut stream = TcpStream::connect(served.address).await.unwrap();
     stream.write_all(b"GET /health HTTP/1.1\r\nhost:").await.unwrap();
     let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
+    within("the end of the connection", stream.read_to_string(&mut text)).await.unwrap();
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 408"), "{text}");
 }

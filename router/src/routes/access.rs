@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_refused_is_told_why() {
+    async fn a_refused_client_is_told_why() {
         let server = TestServer::start(FakeShard::default(), &["--api-key=one"]).await;
         let native = json(&server.get("/info").await.text);
         assert_eq!(native["error_type"], "unauthorized");

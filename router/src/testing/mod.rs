@@ -5,10 +5,12 @@
 mod fake_shard;
 mod harmony;
 mod server;
+mod waits;
 
 pub(crate) use fake_shard::{FakeShard, hash_of_tokens};
 pub(crate) use harmony::harmony_files;
 pub(crate) use server::{Answer, TestServer, args, config, json, start};
+pub(crate) use waits::{DEADLINE, until, until_async, within};
 
 use crate::config::RequestLimits;
 

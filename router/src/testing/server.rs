@@ -4,7 +4,6 @@
 //! have the expected values.
 
 use std::path::Path;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -18,17 +17,13 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
-use super::FakeShard;
+use super::{FakeShard, until_async, within};
 use crate::RouterArgs;
 use crate::batcher::BatcherError;
 use crate::config::Config;
 use crate::startup;
 use crate::state::Health;
 use crate::text::ModelText;
-
-/// The maximum time of a wait. It is longer than any wait in a correct test, including deadlines of the server on a
-/// paused clock.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -102,7 +97,7 @@ impl TestServer {
             let bytes = body.collect().await.unwrap().to_bytes();
             Answer { status: parts.status, headers: parts.headers, text: String::from_utf8(bytes.into()).unwrap() }
         };
-        tokio::time::timeout(DEADLINE, answer).await.expect("an answer in time")
+        within("the response", answer).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -129,12 +124,8 @@ impl TestServer {
 
     /// Waits until the metrics contain a line.
     pub(crate) async fn wait_for_metric(&self, line: &str) {
-        let found = async {
-            while !self.get("/metrics").await.text.lines().any(|candidate| candidate == line) {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("{line} does not come"));
+        let has_line = async || self.get("/metrics").await.text.lines().any(|candidate| candidate == line);
+        until_async(line, has_line).await;
     }
 }
 

@@ -18,7 +18,7 @@ mod vocabulary;
 
 use model_files::ModelFiles;
 
-pub(crate) use answer::{Answer, AnswerEvent, AnswerForm, AnswerParser, CallSyntax, ToolCall};
+pub(crate) use answer::{Answer, AnswerEvent, AnswerForm, AnswerParser, CallSyntax, MarkedText, ToolCall};
 pub(crate) use chat::{Chat, ChatError, TokenizedText};
 pub(crate) use chat_files::{ChatOverrides, ChatTemplates};
 pub(crate) use chat_template::{ChatEnding, ChatInputs, ChatTemplateError, RenderedChat};

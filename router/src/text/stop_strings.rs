@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_a_beginning_is_held_back() {
+    fn a_possible_beginning_of_a_stop_string_is_held_back() {
         for (text, expected) in
             [("", 0), ("xa", 1), ("xab", 2), ("abcx", 0), ("b", 1), ("abd", 0), ("\n", 1), ("xbc", 2), ("bcbc", 2)]
         {

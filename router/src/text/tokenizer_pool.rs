@@ -209,9 +209,10 @@ pub(crate) fn demo_pool(num_workers: u32) -> TokenizerPool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::mpsc::{self, RecvTimeoutError};
 
     use super::*;
+    use crate::testing::{DEADLINE, within};
 
     #[tokio::test]
     async fn many_prompts_at_once_each_get_their_own_ids() {
@@ -228,15 +229,17 @@ mod tests {
         let pool = demo_pool(1);
         let (end_tx, end_rx) = mpsc::channel::<()>();
         let work = pool.clone();
-        let long = tokio::spawn(async move { work.run(ORDINARY_BYTES + 1, move |_| end_rx.recv()).await });
+        let long =
+            tokio::spawn(async move { work.run(ORDINARY_BYTES + 1, move |_| end_rx.recv_timeout(DEADLINE)).await });
         let ordinary: Arc<str> = "word ".repeat(ORDINARY_BYTES / 5).into();
         assert!(pool.tokenize(&ordinary).await.is_ok());
         drop(end_tx);
-        assert!(long.await.unwrap().is_ok());
+        let ended = within("the end of the long work", long).await.unwrap();
+        assert_eq!(ended, Ok(Err(RecvTimeoutError::Disconnected)));
     }
 
     #[tokio::test]
-    async fn who_gets_no_turn_is_told_and_his_work_is_skipped() {
+    async fn a_caller_without_a_turn_is_told_and_its_work_is_skipped() {
         let pool = demo_pool(1);
         let (end_tx, end_rx) = mpsc::channel::<()>();
         let work = pool.clone();
@@ -244,18 +247,18 @@ mod tests {
         let first = tokio::spawn(async move {
             work.run(1, move |_| {
                 let _ = begun_tx.send(());
-                end_rx.recv().is_err()
+                end_rx.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Disconnected)
             })
             .await
         });
-        begun_rx.await.unwrap();
+        within("the begin of the work", begun_rx).await.unwrap();
         tokio::time::pause();
         let (ran_tx, ran_rx) = mpsc::channel::<()>();
         let late = pool.run(1, move |_| ran_tx.send(())).await.map(drop);
         assert_eq!(late, Err(TextError::Busy));
         tokio::time::resume();
         drop(end_tx);
-        assert!(first.await.unwrap().unwrap());
+        assert!(within("the end of the first work", first).await.unwrap().unwrap());
         assert!(pool.run(1, |_| ()).await.is_ok());
         assert!(ran_rx.try_recv().is_err());
     }
@@ -270,11 +273,11 @@ mod tests {
         let task = tokio::spawn(async move {
             work.run(usize::MAX, move |_| {
                 let _ = begun_tx.send(());
-                end_rx.recv().is_err()
+                end_rx.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Disconnected)
             })
             .await
         });
-        begun_rx.await.unwrap();
+        within("the begin of the work", begun_rx).await.unwrap();
         task.abort();
         assert!(pool.memory.try_take(1).is_none(), "the thread still works");
         drop(end_tx);

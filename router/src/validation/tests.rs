@@ -35,8 +35,9 @@ async fn validate(inputs: &str, parameters: serde_json::Value) -> Result<ValidRe
         .map_err(|error| error.to_string())
 }
 
-async fn check_error(inputs: &str, parameters: serde_json::Value, expected: &str) {
-    assert_eq!(validate(inputs, parameters.clone()).await.unwrap_err(), expected, "{parameters}");
+/// Returns the message of the error of an invalid request.
+async fn refusal(inputs: &str, parameters: serde_json::Value) -> String {
+    validate(inputs, parameters).await.unwrap_err()
 }
 
 /// Returns a prompt that the demo tokenizer turns into `num_tokens` tokens: a special token, then one token for each
@@ -70,30 +71,35 @@ async fn parameters_are_checked_in_the_order_of_tgi() {
         parameters.insert("truncate".into(), json!(0));
         parameters.into()
     };
-    let expected = [
-        "`temperature` must be strictly positive",
-        "`repetition_penalty` must be strictly positive",
-        "`frequency_penalty` must be >= -2.0 and <= 2.0",
-        "`top_p` must be > 0.0 and <= 1.0",
-        "`typical_p` must be > 0.0 and <= 1.0",
-        "`min_p` must be >= 0.0 and <= 1.0",
-        "`presence_penalty` must be >= -2.0 and <= 2.0",
-        "`top_k` must be strictly positive",
-        "`max_new_tokens` must be strictly positive",
-        "`stop` supports up to 4 stop sequences. Given: 5",
-        "`seed` must not be set when `best_of` > 1",
-        "`top_n_tokens` must be >= 0 and <= 5. Given: 6",
-        "`inputs` cannot be empty",
-    ];
-    for (from, expected) in expected.into_iter().enumerate() {
-        check_error("", rest(from), expected).await;
+    let mut errors = Vec::new();
+    for from in 0..=12 {
+        errors.push(refusal("", rest(from)).await);
     }
-    check_error("", json!({"best_of": 2}), "you must use sampling when `best_of` is > 1").await;
-    let names = "`logit_bias` must name tokens of the model's vocabulary of 1536. Given: 1536";
-    check_error("", json!({"logit_bias": {"1535": 1, "1536": 1}}), names).await;
-    let range = "`logit_bias` must be >= -100.0 and <= 100.0 for every token";
-    check_error("", json!({"logit_bias": {"7": -101}}), range).await;
-    check_error("", json!({"stop": ["a", ""]}), "`stop` sequences cannot be empty").await;
+    insta::assert_snapshot!(errors.join("\n"), @r"
+    `temperature` must be strictly positive
+    `repetition_penalty` must be strictly positive
+    `frequency_penalty` must be >= -2.0 and <= 2.0
+    `top_p` must be > 0.0 and <= 1.0
+    `typical_p` must be > 0.0 and <= 1.0
+    `min_p` must be >= 0.0 and <= 1.0
+    `presence_penalty` must be >= -2.0 and <= 2.0
+    `top_k` must be strictly positive
+    `max_new_tokens` must be strictly positive
+    `stop` supports up to 4 stop sequences. Given: 5
+    `seed` must not be set when `best_of` > 1
+    `top_n_tokens` must be >= 0 and <= 5. Given: 6
+    `inputs` cannot be empty
+    ");
+    insta::assert_snapshot!(refusal("", json!({"best_of": 2})).await, @"you must use sampling when `best_of` is > 1");
+    insta::assert_snapshot!(
+        refusal("", json!({"logit_bias": {"1535": 1, "1536": 1}})).await,
+        @"`logit_bias` must name tokens of the model's vocabulary of 1536. Given: 1536"
+    );
+    insta::assert_snapshot!(
+        refusal("", json!({"logit_bias": {"7": -101}})).await,
+        @"`logit_bias` must be >= -100.0 and <= 100.0 for every token"
+    );
+    insta::assert_snapshot!(refusal("", json!({"stop": ["a", ""]})).await, @"`stop` sequences cannot be empty");
 }
 
 #[tokio::test]
@@ -101,30 +107,51 @@ async fn a_grammar_is_checked_last_and_ends_the_text_alone() {
     let grammar = |value: &str| json!({"type": "regex", "value": value});
     let error = validate("x", json!({"grammar": grammar("a(")})).await.unwrap_err();
     assert!(error.starts_with("grammar is not valid: ") && error.contains("unclosed group"), "{error}");
-    let both = "`ignore_eos_token` cannot be given together with a grammar: the text ends where the grammar ends";
-    check_error("x", json!({"grammar": grammar("a"), "ignore_eos_token": true}), both).await;
-    let both = "`min_new_tokens` cannot be given together with a grammar: the text ends where the grammar ends";
-    check_error("x", json!({"grammar": grammar("a"), "min_new_tokens": 3}), both).await;
+    insta::assert_snapshot!(
+        refusal("x", json!({"grammar": grammar("a"), "ignore_eos_token": true})).await,
+        @"`ignore_eos_token` cannot be given together with a grammar: the text ends where the grammar ends"
+    );
+    insta::assert_snapshot!(
+        refusal("x", json!({"grammar": grammar("a"), "min_new_tokens": 3})).await,
+        @"`min_new_tokens` cannot be given together with a grammar: the text ends where the grammar ends"
+    );
     assert!(validate("x", json!({"grammar": grammar("a")})).await.unwrap().grammar.is_some());
     let disabled = Validator { grammars: None, ..validator() };
     let options = options(json!({"grammar": grammar("a")}));
     let error = disabled.validate(&PromptInput::Text("x".into()), &options).await.unwrap_err();
-    assert_eq!(error.to_string(), "grammar is not supported");
+    insta::assert_snapshot!(error, @"grammar is not supported");
 }
 
 #[tokio::test]
 async fn inputs_are_checked_in_the_order_of_tgi() {
-    let truncate = "`truncate` must be strictly positive and less than 20. Given: ";
-    check_error("x", json!({"truncate": 0, "watermark": true}), &format!("{truncate}0")).await;
-    check_error("x", json!({"truncate": 21}), &format!("{truncate}21")).await;
-    let bytes = "`inputs` must have at most 65536 bytes. Given: 65537";
-    check_error(&"x".repeat(65537), json!({}), bytes).await;
-    let total = "`inputs` tokens + `max_new_tokens` must be <= 30. Given: 25 `inputs` tokens and 6 `max_new_tokens`";
-    check_error(&prompt(25), json!({"max_new_tokens": 6, "grammar": {"type": "regex", "value": "("}}), total).await;
-    let input = "`inputs` must have less than 20 tokens. Given: 21";
-    check_error(&prompt(21), json!({"max_new_tokens": 9, "grammar": {"type": "regex", "value": "("}}), input).await;
-    check_error(&prompt(30), json!({}), "`inputs` must have less than 20 tokens. Given: 30").await;
-    check_error("x", json!({"adapter_id": "mine"}), "`adapter_id` is not supported. Given: mine").await;
+    insta::assert_snapshot!(
+        refusal("x", json!({"truncate": 0, "watermark": true})).await,
+        @"`truncate` must be strictly positive and less than 20. Given: 0"
+    );
+    insta::assert_snapshot!(
+        refusal("x", json!({"truncate": 21})).await,
+        @"`truncate` must be strictly positive and less than 20. Given: 21"
+    );
+    insta::assert_snapshot!(
+        refusal(&"x".repeat(65537), json!({})).await,
+        @"`inputs` must have at most 65536 bytes. Given: 65537"
+    );
+    insta::assert_snapshot!(
+        refusal(&prompt(25), json!({"max_new_tokens": 6, "grammar": {"type": "regex", "value": "("}})).await,
+        @"`inputs` tokens + `max_new_tokens` must be <= 30. Given: 25 `inputs` tokens and 6 `max_new_tokens`"
+    );
+    insta::assert_snapshot!(
+        refusal(&prompt(21), json!({"max_new_tokens": 9, "grammar": {"type": "regex", "value": "("}})).await,
+        @"`inputs` must have less than 20 tokens. Given: 21"
+    );
+    insta::assert_snapshot!(
+        refusal(&prompt(30), json!({})).await,
+        @"`inputs` must have less than 20 tokens. Given: 30"
+    );
+    insta::assert_snapshot!(
+        refusal("x", json!({"adapter_id": "mine"})).await,
+        @"`adapter_id` is not supported. Given: mine"
+    );
 }
 
 #[tokio::test]
@@ -153,22 +180,22 @@ async fn boundaries_are_exact() {
 async fn the_least_number_of_tokens_is_within_the_largest() {
     assert!(validate(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 5})).await.is_ok());
     assert!(validate(&prompt(10), json!({"min_new_tokens": 20})).await.is_ok());
-    let error = "`min_new_tokens` must be <= 5, the maximum number of tokens that this request can generate. Given: 6";
-    check_error(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 6}), error).await;
-    let error =
-        "`min_new_tokens` must be <= 20, the maximum number of tokens that this request can generate. Given: 21";
-    check_error(&prompt(10), json!({"min_new_tokens": 21}), error).await;
+    insta::assert_snapshot!(
+        refusal(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 6})).await,
+        @"`min_new_tokens` must be <= 5, the maximum number of tokens that this request can generate. Given: 6"
+    );
+    insta::assert_snapshot!(
+        refusal(&prompt(10), json!({"min_new_tokens": 21})).await,
+        @"`min_new_tokens` must be <= 20, the maximum number of tokens that this request can generate. Given: 21"
+    );
     let mut validator = validator();
     validator.limits.num_eos_tokens = 9;
     assert!(validator.validate(&PromptInput::Text("x".into()), &options(json!({}))).await.is_ok());
-    let error = validator
-        .validate(&PromptInput::Text("x".into()), &options(json!({"min_new_tokens": 1})))
-        .await
-        .unwrap_err()
-        .to_string();
-    let expected =
-        "`min_new_tokens` is not supported for models with more than 8 end-of-sequence tokens; this model has 9";
-    assert_eq!(error, expected);
+    let options = options(json!({"min_new_tokens": 1}));
+    insta::assert_snapshot!(
+        validator.validate(&PromptInput::Text("x".into()), &options).await.unwrap_err(),
+        @"`min_new_tokens` is not supported for models with more than 8 end-of-sequence tokens; this model has 9"
+    );
 }
 
 #[tokio::test]
@@ -184,7 +211,7 @@ async fn ids_outside_the_model_are_refused() {
     let mut validator = validator();
     validator.limits.vocab_size = 3;
     let error = validator.validate(&PromptInput::Text("x".into()), &options(json!({}))).await.unwrap_err().to_string();
-    assert!(error.starts_with("tokenizer error token id "), "{error}");
+    insta::assert_snapshot!(error, @"tokenizer error token id 93 is outside the model's vocabulary of 3");
 }
 
 #[tokio::test]

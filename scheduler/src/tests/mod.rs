@@ -195,7 +195,7 @@ fn a_short_prompt_is_read_beside_two_long_ones() {
 }
 
 #[test]
-fn who_has_no_room_is_overtaken_a_bounded_number_of_times() {
+fn a_sequence_without_room_is_overtaken_a_bounded_number_of_times() {
     let mut rig = Rig::new(limits(4, 100, 8));
     rig.submit(spec(9, 20));
     rig.next();
@@ -280,7 +280,7 @@ fn cancelling_gives_back_and_is_idempotent() {
 }
 
 #[test]
-fn what_can_never_run_is_refused() {
+fn a_sequence_that_can_never_run_is_refused() {
     let mut scheduler = Scheduler::new(limits(1, 10, 2));
     assert!(scheduler.submit(spec(4, 5), Instant::now()).is_ok());
     for (prompt_len, max_new_tokens) in [(4, 6), (0, 1), (1, 0), (1, u32::MAX)] {

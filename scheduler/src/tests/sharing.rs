@@ -35,7 +35,7 @@ fn a_prompt_seen_before_is_not_read_again() {
 
 /// The last token must always be read, because the next token is computed from it.
 #[test]
-fn of_a_prompt_that_is_all_cached_the_last_block_is_read() {
+fn the_last_block_of_a_cached_prompt_is_read() {
     let mut rig = Rig::new(limits(4, 100, 50));
     for expected in [16, 4] {
         rig.submit(prompt(16, &[]));
@@ -83,7 +83,7 @@ fn twins_wait_for_the_end_of_the_step_and_share() {
 }
 
 #[test]
-fn who_wants_logprobs_of_its_prompt_reads_all_of_it() {
+fn a_sequence_that_wants_prompt_logprobs_reads_its_whole_prompt() {
     let mut rig = Rig::new(limits(4, 100, 50));
     for _ in 0..2 {
         rig.submit(SequenceSpec { wants: PromptWants { logprobs: Some(0) }, ..prompt(20, &[]) });
@@ -228,7 +228,7 @@ fn blocks_that_are_not_finite_are_read_anew() {
 }
 
 #[test]
-fn who_shares_with_a_row_that_fails_goes_on() {
+fn a_row_that_shares_with_a_failing_one_goes_on() {
     let mut rig = Rig::new(limits(4, 100, 50));
     let first = rig.submit(prompt(20, &[500]));
     rig.next();
@@ -268,7 +268,7 @@ fn blocks_of_a_row_that_fails_are_not_opened_by_one_that_waited_for_its_mask() {
 /// With two steps under way, the reply to the second one arrives after the sequence has ended and another sequence has
 /// taken its slot.
 #[test]
-fn what_is_under_way_for_a_row_that_fails_is_dropped() {
+fn replies_under_way_for_a_failing_row_are_dropped() {
     let mut rig = Rig::new(limits(1, 100, 50));
     rig.submit(spec(3, 9));
     let [first, second] = [(); 2].map(|()| rig.scheduler.schedule(Instant::now()).unwrap());

@@ -29,7 +29,7 @@ fn tenants_take_turns_in_the_queue() {
 }
 
 #[test]
-fn who_comes_later_does_not_make_up_for_turns_that_are_over() {
+fn a_late_tenant_does_not_make_up_for_past_turns() {
     let mut rig = Rig::new(limits(1, 100, 50));
     let early: Vec<SequenceId> = (0..6).map(|_| rig.submit(of(0))).collect();
     for _ in 0..3 {
@@ -89,7 +89,7 @@ fn run(rig: &mut Rig) -> (Vec<(SequenceId, usize)>, u32) {
 }
 
 #[test]
-fn who_comes_to_full_slots_waits_for_a_step_and_not_for_answers() {
+fn a_tenant_that_finds_full_slots_waits_for_a_step_and_not_for_answers() {
     let mut rig = Rig::new(limits(4, 100, 200));
     let greedy: Vec<SequenceId> =
         (0..8).map(|number| rig.submit(SequenceSpec { tenant: Tenant::new(0), ..spec(3 + number, 40) })).collect();

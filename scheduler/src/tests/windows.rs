@@ -119,7 +119,7 @@ fn a_sequence_whose_beginning_is_gone_leaves_the_prefixes_of_others() {
 }
 
 #[test]
-fn what_a_sequence_gives_back_lets_another_one_in() {
+fn blocks_that_a_sequence_gives_back_admit_another_one() {
     let mut rig = rig(2, 8, 8);
     rig.submit(spec(24, 40));
     let other = rig.submit(spec(9, 1));
@@ -135,7 +135,7 @@ fn what_a_sequence_gives_back_lets_another_one_in() {
 /// The first of two sequences moves past the shared prompt while the second one, which waits for its mask, still needs
 /// the end of that prompt.
 #[test]
-fn what_one_sequence_gives_back_stays_with_the_other() {
+fn shared_blocks_that_one_sequence_gives_back_stay_with_the_other() {
     let mut rig = rig(2, 100, 50);
     let story =
         |own: u32, max_new_tokens| SequenceSpec { prompt: prompt_of((0..20).chain([own])), ..spec(1, max_new_tokens) };

@@ -133,11 +133,11 @@ mod tests {
             kv_per_token: 1 << 10,
         };
         let one = advice(&sizes, 1024);
-        assert_eq!(one, "does not fit: 100.0 MiB too much; pass --max-batch-total-tokens 512000 or less");
+        insta::assert_snapshot!(one, @"does not fit: 100.0 MiB too much; pass --max-batch-total-tokens 512000 or less");
         let two = advice(&Sizes { cache: 1 << 20, weights: 940 << 20, ..sizes }, 1024);
-        assert_eq!(
+        insta::assert_snapshot!(
             two,
-            "does not fit: 41.0 MiB too much; lower --max-batch-prefill-tokens, because scratch memory grows with it"
+            @"does not fit: 41.0 MiB too much; lower --max-batch-prefill-tokens, because scratch memory grows with it"
         );
         let three = advice(&Sizes { weights: 2000 << 20, ..sizes }, 1024);
         assert!(three.ends_with("choose a slice with more chips, or lower --max-total-tokens"), "{three}");

@@ -89,12 +89,12 @@ mod tests {
     fn the_most_precise_flag_that_suffices_is_named() {
         let remedies = [("--quantize int8", 9 * GB), ("--quantize int4", 5 * GB)];
         let remedies = remedies.map(|(flag, bytes)| Remedy { flag, bytes });
-        assert_eq!(advice(&remedies, 10 * GB), "with --quantize int8 they need 9.00 GB and fit");
-        assert_eq!(advice(&remedies, 9 * GB), "with --quantize int4 they need 5.00 GB and fit");
-        assert_eq!(advice(&remedies, 6 * GB), "with --quantize int4 they need 5.00 GB and fit");
-        assert_eq!(
+        insta::assert_snapshot!(advice(&remedies, 10 * GB), @"with --quantize int8 they need 9.00 GB and fit");
+        insta::assert_snapshot!(advice(&remedies, 9 * GB), @"with --quantize int4 they need 5.00 GB and fit");
+        insta::assert_snapshot!(advice(&remedies, 6 * GB), @"with --quantize int4 they need 5.00 GB and fit");
+        insta::assert_snapshot!(
             advice(&remedies, GB),
-            "even with --quantize int4 they need 5.00 GB: choose a smaller model, a host with more memory, or several \
+            @"even with --quantize int4 they need 5.00 GB: choose a smaller model, a host with more memory, or several \
              hosts (docs/hosts.md)"
         );
     }

@@ -77,30 +77,38 @@ fn message(result: Result<(), RowError>) -> String {
     result.map_or_else(|error| error.to_string(), |()| "ok".to_owned())
 }
 
+/// Returns the message of the error of a step with this row, or "ok".
+fn checked(row: StepRow) -> String {
+    message(table().check(&Step { rows: vec![row] }))
+}
+
 fn check(row: StepRow, expected: &str) {
-    assert_eq!(message(table().check(&Step { rows: vec![row] })), expected);
+    assert_eq!(checked(row), expected);
 }
 
 #[test]
 fn rows_in_the_wrong_slot() {
     check(first(chunk(2, 0, 16, &[0])), "ok");
-    check(first(chunk(4, 0, 1, &[0])), "slot 4 does not exist: there are 4 slots");
-    check(first(chunk(1, 0, 1, &[0])), "slot 1 is already open");
-    check(chunk(2, 0, 1, &[0]), "slot 2 is not open");
+    insta::assert_snapshot!(checked(first(chunk(4, 0, 1, &[0]))), @"slot 4 does not exist: there are 4 slots");
+    insta::assert_snapshot!(checked(first(chunk(1, 0, 1, &[0]))), @"slot 1 is already open");
+    insta::assert_snapshot!(checked(chunk(2, 0, 1, &[0])), @"slot 2 is not open");
     let bad = opened(first(chunk(2, 0, 1, &[0])), |opening| opening.sampling.as_mut().unwrap().temperature = -1.0);
-    check(bad, "slot 2: `temperature` must be strictly positive");
+    insta::assert_snapshot!(checked(bad), @"slot 2: `temperature` must be strictly positive");
     let unsaid = opened(first(chunk(2, 0, 1, &[0])), |opening| opening.sampling = None);
-    check(unsaid, "slot 2: `temperature` must be strictly positive");
+    insta::assert_snapshot!(checked(unsaid), @"slot 2: `temperature` must be strictly positive");
 }
 
 #[test]
 fn rows_behind_cached_tokens() {
     check(behind(16, chunk(2, 0, 3, &[3, 5])), "ok");
-    check(behind(16, chunk(2, 0, 3, &[3])), "slot 2 needs 2 blocks for 19 tokens, but its table has 1");
+    insta::assert_snapshot!(
+        checked(behind(16, chunk(2, 0, 3, &[3]))),
+        @"slot 2 needs 2 blocks for 19 tokens, but its table has 1"
+    );
     let elsewhere = StepRow { position: 15, ..behind(16, chunk(2, 0, 3, &[3, 5])) };
-    check(elsewhere, "slot 2 has 16 tokens in the cache, but the command says 15");
+    insta::assert_snapshot!(checked(elsewhere), @"slot 2 has 16 tokens in the cache, but the command says 15");
     let unknown = opened(behind(1, chunk(2, 0, 1, &[3])), |opening| opening.cached_token_ids = vec![100]);
-    check(unknown, "slot 2 gets token 100, but the vocabulary has 100 tokens");
+    insta::assert_snapshot!(checked(unknown), @"slot 2 gets token 100, but the vocabulary has 100 tokens");
 }
 
 #[test]
@@ -109,17 +117,26 @@ fn logprobs_are_of_tokens_that_are_given() {
     check(wanting(None, first(chunk(2, 0, 3, &[3]))), "ok");
     check(wanting(Some(7), first(chunk(2, 0, 3, &[3]))), "ok");
     check(wanting(Some(7), chunk(1, 5, 3, &[])), "ok");
-    check(wanting(Some(100), first(chunk(2, 0, 3, &[3]))), "slot 2 gets token 100, but the vocabulary has 100 tokens");
-    check(wanting(None, decode(0, 16, &[0])), "slot 0 wants the logprobs of given tokens, but no tokens are given");
+    insta::assert_snapshot!(
+        checked(wanting(Some(100), first(chunk(2, 0, 3, &[3])))),
+        @"slot 2 gets token 100, but the vocabulary has 100 tokens"
+    );
+    insta::assert_snapshot!(
+        checked(wanting(None, decode(0, 16, &[0]))),
+        @"slot 0 wants the logprobs of given tokens, but no tokens are given"
+    );
 }
 
 #[test]
-fn what_a_row_made_earlier_is_read_again_as_generated() {
+fn tokens_that_a_row_generated_earlier_are_read_again_as_generated() {
     let resumed = |num_generated_tokens| {
         let row = last(behind(16, chunk(2, 0, 3, &[3, 5])));
         opened(row, |opening| opening.num_generated_tokens = num_generated_tokens)
     };
-    check(resumed(19), "slot 2 has read 19 tokens, of which 19 cannot be generated: the first is of the prompt");
+    insta::assert_snapshot!(
+        checked(resumed(19)),
+        @"slot 2 has read 19 tokens, of which 19 cannot be generated: the first is of the prompt"
+    );
     check(resumed(18), "ok");
     let mut rows = table();
     carry_out(&mut rows, &resumed(4));
@@ -133,13 +150,13 @@ fn masks_that_fit_no_vocabulary() {
     let mask = [&[0; 12], [8].as_slice()].concat();
     let masked = |bytes: &[u8], row| StepRow { token: Some(Sample { allowed_tokens: Some(bytes.to_vec()) }), ..row };
     check(masked(&mask, decode(0, 16, &[0])), "ok");
-    check(
-        masked(&mask[1..], decode(0, 16, &[0])),
-        "slot 0 gets a mask of 12 bytes, but the vocabulary of 100 needs 13",
+    insta::assert_snapshot!(
+        checked(masked(&mask[1..], decode(0, 16, &[0]))),
+        @"slot 0 gets a mask of 12 bytes, but the vocabulary of 100 needs 13"
     );
-    check(
-        masked(&[255; 14], decode(0, 16, &[0])),
-        "slot 0 gets a mask of 14 bytes, but the vocabulary of 100 needs 13",
+    insta::assert_snapshot!(
+        checked(masked(&[255; 14], decode(0, 16, &[0]))),
+        @"slot 0 gets a mask of 14 bytes, but the vocabulary of 100 needs 13"
     );
     // A mask that allows no token is no error of the step, because the row fails alone.
     check(masked(&[0; 13], decode(0, 16, &[0])), "ok");
@@ -149,23 +166,26 @@ fn masks_that_fit_no_vocabulary() {
 #[test]
 fn rows_with_the_wrong_tokens() {
     check(chunk(1, 5, 11, &[]), "ok");
-    check(chunk(1, 4, 1, &[]), "slot 1 has 5 tokens in the cache, but the command says 4");
-    check(
-        StepRow { position: 3, ..first(chunk(2, 0, 1, &[0])) },
-        "slot 2 has 0 tokens in the cache, but the command says 3",
+    insta::assert_snapshot!(checked(chunk(1, 4, 1, &[])), @"slot 1 has 5 tokens in the cache, but the command says 4");
+    insta::assert_snapshot!(
+        checked(StepRow { position: 3, ..first(chunk(2, 0, 1, &[0])) }),
+        @"slot 2 has 0 tokens in the cache, but the command says 3"
     );
     let unknown = StepRow { token_ids: vec![99, 100], ..chunk(1, 5, 2, &[]) };
-    check(unknown, "slot 1 gets token 100, but the vocabulary has 100 tokens");
-    check(first(chunk(2, 0, 31, &[0, 1])), "the step has 31 prompt tokens, but the limit is 30");
+    insta::assert_snapshot!(checked(unknown), @"slot 1 gets token 100, but the vocabulary has 100 tokens");
+    insta::assert_snapshot!(
+        checked(first(chunk(2, 0, 31, &[0, 1]))),
+        @"the step has 31 prompt tokens, but the limit is 30"
+    );
 }
 
 #[test]
 fn rows_with_the_wrong_blocks() {
     check(chunk(1, 5, 12, &[5]), "ok");
-    check(chunk(1, 5, 12, &[]), "slot 1 needs 2 blocks for 17 tokens, but its table has 1");
-    check(chunk(1, 5, 1, &[10]), "slot 1 gets block 10, but there are 10 blocks");
-    check(chunk(1, 5, 1, &[4]), "slot 1 gets block 4, which it has already");
-    check(chunk(1, 5, 1, &[6, 6]), "slot 1 gets block 6, which it has already");
+    insta::assert_snapshot!(checked(chunk(1, 5, 12, &[])), @"slot 1 needs 2 blocks for 17 tokens, but its table has 1");
+    insta::assert_snapshot!(checked(chunk(1, 5, 1, &[10])), @"slot 1 gets block 10, but there are 10 blocks");
+    insta::assert_snapshot!(checked(chunk(1, 5, 1, &[4])), @"slot 1 gets block 4, which it has already");
+    insta::assert_snapshot!(checked(chunk(1, 5, 1, &[6, 6])), @"slot 1 gets block 6, which it has already");
 }
 
 /// With a window of 17 tokens, the row does not own the block of its first 16 tokens from position 32 on.
@@ -184,19 +204,22 @@ fn blocks_before_the_window_may_come_again() {
     let rows = RowTable::new(limits);
     let open = |num_cached, blocks: &[u32]| check(&rows, behind(num_cached, chunk(2, 0, 1, blocks)));
     assert_eq!(open(32, &[3, 5, 3]), "ok");
-    assert_eq!(open(32, &[3, 5, 5]), "slot 2 gets block 5, which it has already");
-    assert_eq!(open(16, &[3, 3]), "slot 2 gets block 3, which it has already");
+    insta::assert_snapshot!(open(32, &[3, 5, 5]), @"slot 2 gets block 5, which it has already");
+    insta::assert_snapshot!(open(16, &[3, 3]), @"slot 2 gets block 3, which it has already");
 }
 
 #[test]
 fn rows_that_read_the_token_that_they_sampled() {
     check(decode(0, 16, &[0]), "ok");
-    check(decode(0, 17, &[0]), "slot 0 has 16 tokens in the cache, but the command says 17");
-    check(decode(0, 16, &[]), "slot 0 needs 2 blocks for 17 tokens, but its table has 1");
+    insta::assert_snapshot!(
+        checked(decode(0, 17, &[0])),
+        @"slot 0 has 16 tokens in the cache, but the command says 17"
+    );
+    insta::assert_snapshot!(checked(decode(0, 16, &[])), @"slot 0 needs 2 blocks for 17 tokens, but its table has 1");
     let nothing = "slot 1 is to go on from the token that the shard sampled for it, but the shard has sampled none";
     check(decode(1, 5, &[]), nothing);
     check(first(decode(2, 0, &[0])), &nothing.replace('1', "2"));
-    check(decode(3, 0, &[]), "slot 3 is not open");
+    insta::assert_snapshot!(checked(decode(3, 0, &[])), @"slot 3 is not open");
     // Given tokens may replace the sampled token. The row then has no sampled token until it samples again.
     check(chunk(0, 16, 2, &[0]), "ok");
     let mut rows = table();
@@ -219,9 +242,9 @@ fn whole_commands() {
     assert_eq!(rows.check(&both(&[decode(0, 16, &[0])])), Ok(()));
     let release = |slots: &[u32]| message(rows.check_release(&Release { slots: slots.to_vec() }));
     assert_eq!(release(&[0, 1]), "ok");
-    assert_eq!(release(&[0, 0]), "slot 0 occurs twice in one command");
-    assert_eq!(release(&[0, 2]), "slot 2 is not open");
-    assert_eq!(release(&[9]), "slot 9 does not exist: there are 4 slots");
+    insta::assert_snapshot!(release(&[0, 0]), @"slot 0 occurs twice in one command");
+    insta::assert_snapshot!(release(&[0, 2]), @"slot 2 is not open");
+    insta::assert_snapshot!(release(&[9]), @"slot 9 does not exist: there are 4 slots");
 }
 
 prop_compose! {

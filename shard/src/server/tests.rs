@@ -14,6 +14,7 @@ use proto::{
     Command, HEADER_BYTES, Leave, Opening, Release, Reply, Row, Sample, SamplingParams, Step, Warmup, command, frame,
     reply,
 };
+use test_support::join;
 
 use super::connection::Connection;
 use super::conversation::converse;
@@ -178,7 +179,7 @@ impl Client {
     fn leave(mut self) {
         self.send(command::Kind::Leave(Leave {}));
         assert!(matches!(self.receive().kind, Some(reply::Kind::Done(_))));
-        assert!(self.conversation.join().unwrap().is_ok());
+        assert!(join(self.conversation, "the end of the conversation").is_ok());
     }
 }
 
@@ -217,7 +218,7 @@ fn replies_have_the_order_of_their_commands() {
     client.gate.release();
     client.receive_step(4);
     assert!(matches!(client.receive().kind, Some(reply::Kind::Done(_))));
-    assert!(client.conversation.join().unwrap().is_ok());
+    assert!(join(client.conversation, "the end of the conversation").is_ok());
 }
 
 #[test]
@@ -249,7 +250,7 @@ fn steps_before_the_one_that_fails_are_replied_to() {
     client.gate.release();
     let reply = client.receive();
     assert!(matches!((reply.sequence_number, &reply.kind), (3, Some(reply::Kind::Error(_)))), "{reply:?}");
-    let ended = client.conversation.join().unwrap();
+    let ended = join(client.conversation, "the end of the conversation");
     assert!(matches!(ended, Err(Interruption::Shard(ServerError::Device(_)))));
     assert_eq!(client.gate.num_launched(), 2);
 }
@@ -260,5 +261,5 @@ fn a_client_that_goes_away_ends_the_conversation_while_a_step_is_under_way() {
     client.step(0);
     client.gate.wait_for_launches(1);
     drop(client.stream);
-    assert!(matches!(client.conversation.join().unwrap(), Err(Interruption::Client(_))));
+    assert!(matches!(join(client.conversation, "the end of the conversation"), Err(Interruption::Client(_))));
 }

@@ -71,18 +71,22 @@ mod tests {
 
     use super::*;
 
+    fn wait(wakeup: &Wakeup, commands: Option<BorrowedFd<'_>>) -> bool {
+        test_support::watched("the end of the wait", || wakeup.wait(commands)).unwrap()
+    }
+
     #[test]
     fn a_command_or_the_waker_ends_the_wait() {
         let wakeup = Wakeup::new().unwrap();
         let (mut client, commands) = UnixStream::pair().unwrap();
         client.write_all(b"command").unwrap();
-        assert!(wakeup.wait(Some(commands.as_fd())).unwrap());
+        assert!(wait(&wakeup, Some(commands.as_fd())));
         wakeup.waker().wake();
-        assert!(!wakeup.wait(None).unwrap());
+        assert!(!wait(&wakeup, None));
         // The earlier wake-up was read, so only the command ends this wait.
-        assert!(wakeup.wait(Some(commands.as_fd())).unwrap());
+        assert!(wait(&wakeup, Some(commands.as_fd())));
         drop(client);
-        assert!(wakeup.wait(Some(commands.as_fd())).unwrap());
+        assert!(wait(&wakeup, Some(commands.as_fd())));
     }
 
     #[test]
@@ -91,7 +95,7 @@ mod tests {
         let (_client, commands) = UnixStream::pair().unwrap();
         let waker = wakeup.waker();
         let thread = std::thread::spawn(move || waker.wake());
-        assert!(!wakeup.wait(Some(commands.as_fd())).unwrap());
-        thread.join().unwrap();
+        assert!(!wait(&wakeup, Some(commands.as_fd())));
+        test_support::join(thread, "the thread that wakes");
     }
 }

@@ -105,7 +105,7 @@ pub const PROBES: [Probe; 19] = [
     Probe::new("teardown", 120),
 ];
 
-/// The code of the probes between [`CLIENT`] and [`SLICES`].
+/// The functions of probes `CLIENT + 1` to `SLICES - 1`, in order.
 const RUNS: [Run; SLICES - CLIENT - 1] = [
     facts::places,
     facts::memory,

@@ -121,7 +121,7 @@ pub(super) fn integer_bytes(values: impl IntoIterator<Item = i32>) -> Vec<u8> {
     values.into_iter().flat_map(i32::to_le_bytes).collect()
 }
 
-/// The times of the repetitions of one thing, in ascending order.
+/// The durations of a measurement's repetitions, ascending.
 #[derive(Debug)]
 pub(super) struct Times(Vec<Duration>);
 

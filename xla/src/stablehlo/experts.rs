@@ -70,7 +70,7 @@ fn in_groups(emitter: &mut Emitter, weights: &Tensor, groups: ExpertGroups) -> T
     emitter.elementwise("add", &[weights, &added]) // [tokens, experts]
 }
 
-/// Returns x `[rows, n]` with `other` instead of the elements outside of the row's `columns` `[rows, kept]`, i32.
+/// Returns x `[rows, n]` with each element outside the row's `columns` `[rows, kept]`, i32, replaced by `other`.
 fn kept_columns(emitter: &mut Emitter, x: &Tensor, columns: &Tensor, other: f64) -> Tensor {
     let column = emitter.iota(1, Type::new(x.dims(), DType::I32)); // [rows, n]
     let mut kept = emitter.splat(other, x.ty.clone()); // [rows, n]

@@ -7,6 +7,7 @@ use devices::plugins::testing::plugin_path;
 use devices::xla_cpu;
 use pjrt::testing::{Kind, control};
 use pjrt::{Client, Device, Download};
+use test_support::{join_scoped, until};
 
 use super::fake::{checkpoint, slice, values};
 use super::rig::Upload;
@@ -82,13 +83,13 @@ fn the_bytes_under_way_are_bounded() {
                 std::thread::yield_now();
             }
             let mut num_ended = 0;
-            while !loader.is_finished() {
+            until("the end of the loader", || {
                 num_ended += isize::from(control().fire_oldest(None));
                 let num_started = control().alive(Kind::Buffer);
                 assert!(num_started <= num_ended + 1, "{num_started} copies have started, {num_ended} ended");
-                std::thread::yield_now();
-            }
-            loader.join().unwrap().unwrap();
+                loader.is_finished()
+            });
+            join_scoped(loader, "the loader").unwrap();
         });
         control().fire(None);
         let arrays = loading.finish().unwrap();
@@ -101,13 +102,11 @@ fn an_upload_that_fails_ends_the_others() {
     while_loading(1, |loading| {
         std::thread::scope(|scope| {
             let loader = scope.spawn(|| loading.load_all(&mut |_, _| ()));
-            while control().alive(Kind::Buffer) == 0 {
-                std::thread::yield_now();
-            }
+            until("the first copy", || control().alive(Kind::Buffer) > 0);
             control().fail("PJRT_Client_BufferFromHostBuffer", 8, "no memory");
             // Every thread waits for the end of the first copy.
             control().fire_oldest(None);
-            let error = loader.join().unwrap().unwrap_err().to_string();
+            let error = join_scoped(loader, "the loader").unwrap_err().to_string();
             assert!(error.starts_with("program or transfer \"upload of weight "), "{error}");
             assert!(
                 error.ends_with("failed: PJRT_Client_BufferFromHostBuffer: resource exhausted: no memory"),

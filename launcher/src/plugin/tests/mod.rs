@@ -12,6 +12,7 @@ use devices::plugins::{Plugin, Surroundings, Wheel};
 use devices::xla_cpu;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use test_support::join_scoped;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
@@ -135,7 +136,7 @@ fn pip_gets_the_pinned_tags_and_its_wheel_is_unpacked() {
 }
 
 #[test]
-fn what_is_there_is_not_fetched_again() {
+fn a_complete_plugin_is_not_fetched_again() {
     let fixture = Fixture::new();
     fixture.python(COPY_WHEEL);
     fixture.fetch(None).run().unwrap();
@@ -161,7 +162,7 @@ fn a_plugin_without_its_stamp_is_fetched_again() {
 }
 
 #[test]
-fn what_a_killed_fetch_left_is_cleared() {
+fn leftovers_of_a_killed_fetch_are_cleared() {
     let fixture = Fixture::new();
     fixture.python(COPY_WHEEL);
     std::fs::create_dir_all(fixture.cached("download/pip")).unwrap();
@@ -184,7 +185,7 @@ fn two_fetches_at_once_download_once() {
     std::thread::scope(|scope| {
         let fetches: Vec<_> = (0..4).map(|_| scope.spawn(|| fixture.fetch(None).run())).collect();
         for fetch in fetches {
-            fetch.join().unwrap().unwrap();
+            join_scoped(fetch, "a fetch").unwrap();
         }
     });
     assert_eq!(fixture.num_calls(), 1);

@@ -108,5 +108,5 @@ fn other_values_are_refused_by_name() {
 fn the_12b_has_no_experts() {
     let json = format!(r#"{{{SIZES}, "enable_moe_block": true}}"#);
     let error = build_unified(&Config::parse(json.as_bytes()).unwrap(), FloatType::F32, 1).unwrap_err().to_string();
-    assert_eq!(error, "config.json: enable_moe_block is true; only false is supported");
+    insta::assert_snapshot!(error, @"config.json: enable_moe_block is true; only false is supported");
 }

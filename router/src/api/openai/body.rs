@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing_passes() {
+    fn unsupported_fields_without_effect_pass() {
         for body in [
             json!({"messages": [], "user": "x", "metadata": {"a": "b"}, "store": false, "something_new": [1]}),
             json!({"tool_prompt": "", "best_of": 1, "suffix": null, "modalities": ["text"]}),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_ignored_is_named() {
+    fn fields_that_would_be_ignored_are_named() {
         for (body, field) in [
             (json!({"tool_prompt": "Call it."}), "tool_prompt"),
             (json!({"best_of": 2}), "best_of"),

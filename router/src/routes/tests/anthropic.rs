@@ -174,7 +174,7 @@ async fn an_answer_has_the_form_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_would_change_an_answer_is_an_error_that_names_it() {
+async fn fields_that_would_change_an_answer_are_refused_by_name() {
     let server = TestServer::start(saying("Hi"), &[]).await;
     for field in ["mcp_servers", "container", "context_management", "compaction", "fallbacks", "thread"] {
         for (value, status) in [

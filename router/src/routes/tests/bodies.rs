@@ -31,7 +31,7 @@ async fn post(server: &TestServer, headers: &[(header::HeaderName, &str)], body:
 }
 
 #[tokio::test]
-async fn what_is_no_plain_json_is_refused_by_its_headers() {
+async fn bodies_other_than_plain_json_are_refused_by_their_headers() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     let (origin, kind, encoding) = (header::ORIGIN, header::CONTENT_TYPE, header::CONTENT_ENCODING);
     let page = (origin, "https://a.example");

@@ -62,7 +62,7 @@ async fn the_template_sees_tools_in_the_order_of_their_keys_and_further_variable
 }
 
 #[tokio::test]
-async fn what_a_template_refuses_is_a_400_in_its_own_words() {
+async fn errors_of_a_template_are_a_400_in_its_own_words() {
     let user = json!({"messages": [{"role": "user", "content": "hi"}]});
     for (template, expected) in [
         (

@@ -116,7 +116,7 @@ async fn minus_one_is_the_default() {
 }
 
 #[tokio::test]
-async fn what_is_no_route_is_told_in_the_shape_of_the_path() {
+async fn an_unknown_route_is_an_error_in_the_shape_of_its_path() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     let ask = async |method: Method, path: &str, headers: &[(&'static str, &str)]| {
         let mut request = Request::builder().method(method).uri(path);

@@ -239,7 +239,10 @@ async fn stopping_ends_what_runs_with_an_error_and_says_goodbye() {
     };
     let (streamed, ()) = tokio::join!(server.post("/generate_stream", &body), stop);
     let error = streamed.events().pop().unwrap()["error"].clone();
-    assert_eq!(error, "Request failed during generation: Server error: the server is shutting down");
+    insta::assert_snapshot!(
+        error.as_str().unwrap(),
+        @"Request failed during generation: Server error: the server is shutting down"
+    );
     steps.add_permits(2);
     server.batcher.await.unwrap().unwrap();
     assert_eq!(stats.num_leaves.load(Ordering::Relaxed), 1);

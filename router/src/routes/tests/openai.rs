@@ -257,10 +257,10 @@ async fn the_model_is_listed() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_said_to_be_elsewhere() {
+async fn embeddings_are_refused() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     let answer = server.post("/v1/embeddings", &json!({"input": "x"})).await;
     assert_eq!(answer.status, StatusCode::NOT_IMPLEMENTED);
     let message = parse(&answer.text)["error"]["message"].as_str().unwrap().to_owned();
-    assert_eq!(message, "embeddings are not supported; this server only generates text");
+    insta::assert_snapshot!(message, @"embeddings are not supported; this server only generates text");
 }

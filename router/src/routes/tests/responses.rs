@@ -146,7 +146,7 @@ async fn tools_and_formats_can_be_enforced() {
 }
 
 #[tokio::test]
-async fn what_needs_a_memory_is_refused_and_failures_are_events() {
+async fn stateful_requests_are_refused_and_failures_are_events() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     for (changes, expected) in [
         (json!({"previous_response_id": "resp_1"}), "`previous_response_id` is not supported"),

@@ -35,9 +35,8 @@ async fn a_key_cannot_take_every_permit() {
     };
     let greedy = ask("one", 6);
     let metrics = || Request::get("/metrics").header("x-api-key", "one").body(Body::empty()).unwrap();
-    while !server.send(metrics()).await.text.contains("tgi_request_max_new_tokens_count 6") {
-        tokio::task::yield_now().await;
-    }
+    let has_begun = async || server.send(metrics()).await.text.contains("tgi_request_max_new_tokens_count 6");
+    testing::until_async("six sequences of the greedy key", has_begun).await;
     for path in ["/generate", "/tokenize"] {
         let more = post_as(&server, "one", path, &json!({"inputs": "a"})).await;
         assert_eq!(more.status, StatusCode::TOO_MANY_REQUESTS, "{path}: {}", more.text);
@@ -78,7 +77,7 @@ async fn keys_do_not_find_each_others_prompts() {
 /// Tests repeated prompts and several choices of one request. Both reuse the tokens of the prompt only if the shard can
 /// skip a prefix.
 #[tokio::test]
-async fn of_a_model_that_skips_no_prefix_every_prompt_is_read() {
+async fn a_model_that_skips_no_prefix_reads_every_prompt() {
     let body = json!({"model": "x", "prompt": "word ".repeat(60), "n": 3, "max_tokens": 6, "temperature": 0});
     let mut all_choices: Vec<Value> = Vec::new();
     for can_skip_prefix in [false, true] {

@@ -87,7 +87,7 @@ async fn a_wrong_grammar_is_the_clients_error_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_followed_is_refused_before_a_prompt_is_read_and_others_are_served() {
+async fn excessive_grammars_are_refused_before_a_prompt_is_read_and_others_are_served() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     let properties = |count: usize| {
         let properties = (0..count).map(|n| (format!("p{n}"), json!({"type": "integer"})));

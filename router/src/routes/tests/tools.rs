@@ -91,7 +91,7 @@ async fn calls_may_be_parallel_or_not() {
 }
 
 #[tokio::test]
-async fn what_is_no_call_is_text() {
+async fn text_that_is_no_call_stays_text() {
     let unknown = CALL.replace("get_weather", "other");
     let server = TestServer::start(saying(&unknown), &[]).await;
     for changes in [json!({}), json!({"stream": true})] {

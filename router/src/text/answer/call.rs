@@ -16,7 +16,7 @@ pub(crate) struct CallSyntax {
     pub(crate) end: &'static str,
 }
 
-/// The texts around thoughts and content in a format whose answers are messages.
+/// The marks around thoughts and content, in a format where these are messages of their own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MessageSyntax {
     pub(super) begin_thought: &'static str,

@@ -31,7 +31,7 @@ pub(in crate::text) struct Format {
     pub(super) head: fn(&'static str, &mut Cursor<'_>, &Tools) -> Scan<Head>,
     /// Reads the text after the arguments of a call.
     pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
-    /// The texts around thoughts and content, if they are messages too.
+    /// The marks around thoughts and content, in formats where these are messages of their own (Harmony).
     pub(super) messages: Option<MessageSyntax>,
     /// Returns an id, given the name of the called tool and the number of calls before.
     new_id: fn(&str, usize) -> String,
@@ -406,6 +406,15 @@ pub(super) static FORMATS: [Format; 32] = [
     },
 ];
 
+/// A part of a text with marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MarkedText<'t> {
+    /// A mark that is a special token, with its id.
+    Mark(u32),
+    /// Text without such a mark.
+    Text(&'t str),
+}
+
 /// The form in which one answer's text is read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AnswerForm {
@@ -485,20 +494,19 @@ impl AnswerForm {
         self.tools.each().map(|tool| (tool.name.as_str(), &tool.parameters))
     }
 
-    /// Splits a text into this form's marks that are special tokens (`Ok` with the id) and the texts between them
-    /// (`Err`).
-    pub(crate) fn parts<'t>(&self, mut text: &'t str) -> Vec<Result<u32, &'t str>> {
+    /// Splits a text into this form's marks that are special tokens and the texts between them.
+    pub(crate) fn parts<'t>(&self, mut text: &'t str) -> Vec<MarkedText<'t>> {
         let mut parts = Vec::new();
         let first_mark = |text: &str| {
             let marks = self.special_marks.iter();
             marks.filter_map(|(mark, id)| Some((text.find(mark)?, mark.len(), *id))).min()
         };
         while let Some((at, len, id)) = first_mark(text) {
-            parts.extend([Err(&text[..at]), Ok(id)]);
+            parts.extend([MarkedText::Text(&text[..at]), MarkedText::Mark(id)]);
             text = &text[at + len..];
         }
-        parts.push(Err(text));
-        parts.retain(|part| *part != Err(""));
+        parts.push(MarkedText::Text(text));
+        parts.retain(|part| *part != MarkedText::Text(""));
         parts
     }
 

@@ -58,7 +58,7 @@ mod tool_code;
 mod tools;
 
 pub(crate) use call::CallSyntax;
-pub(crate) use form::AnswerForm;
+pub(crate) use form::{AnswerForm, MarkedText};
 pub(super) use form::{Format, format_of};
 pub(super) use generic::describe_tools;
 pub(crate) use parser::AnswerParser;

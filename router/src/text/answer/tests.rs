@@ -104,7 +104,7 @@ fn objects_between_marks() {
 }
 
 #[test]
-fn what_is_no_call_is_content_to_the_byte() {
+fn text_that_is_no_call_is_content_to_the_byte() {
     for text in [
         "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>",
         "<tool_call>\n{'name': 'get'}\n</tool_call>",

@@ -168,7 +168,7 @@ fn errors_have_the_templates_own_sentence_or_place() {
         "{% macro f() %}{{ raise_exception('Roles must alternate: ' ~ messages[0].role) }}{% endmacro %}{{ f() }}";
     assert_eq!(render(raises, &inputs()), Err(ChatTemplateError::Raised("Roles must alternate: user".to_owned())));
     let error = render("\n{{ nothing.at_all }}", &inputs()).unwrap_err().to_string();
-    assert_eq!(error, "undefined value (in chat template:2)");
+    insta::assert_snapshot!(error, @"undefined value (in chat template:2)");
     for source in ["{% for %}", "{{ x", "{% endif %}"] {
         assert!(matches!(ChatTemplate::compile(source, SpecialTokens::new()), Err(ChatTemplateError::Unreadable(_))));
     }

@@ -354,7 +354,7 @@ pub(super) fn loaded_from(name: &str, damage: impl FnOnce(&Path)) -> Result<(), 
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn every_damage_is_named() {
     let mut wrong = Vec::new();
     for (name, damage, expected) in CASES {
         match loaded(damage) {
@@ -367,7 +367,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn what_the_damage_is_done_to_is_good() {
+fn the_undamaged_models_load() {
     let scale = |parts: &mut Parts| {
         parts.add("model.layers.0.self_attn.k_proj.weight_scale_inv", ("F32", &[1, 4]), 0x3f80_0000);
     };

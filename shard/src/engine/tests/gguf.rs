@@ -146,7 +146,7 @@ fn a_model_in_several_files_is_loaded_from_its_folder_or_first_file() {
 }
 
 #[test]
-fn what_is_wrong_with_several_files_is_named() {
+fn faults_of_split_files_are_named() {
     let message = |path: &Path| load::load(&whole_floats(path), &mut |_, _, _| ()).map(drop).unwrap_err().to_string();
     let folder = split_model(2);
     let first = folder.path().join("model-00001-of-00003.gguf");
@@ -250,7 +250,7 @@ fn set_after(bytes: &mut [u8], tensor: &str, (offset, value): (usize, &[u8])) {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn damage_to_a_file_is_named() {
     // After a name: 4 bytes for the number of dimensions, 8 for each of the two, 4 for the type, 8 for the offset.
     let cases: [(&str, Damage, &str); 9] = [
         ("cut", |bytes| bytes.truncate(bytes.len() - 64), "damaged.gguf ends before its tensor "),

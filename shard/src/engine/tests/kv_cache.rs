@@ -136,5 +136,8 @@ fn other_devices_refuse_it() {
     let mut args = args("demo", Device::MOCK);
     args.model.kv_cache_dtype = KvCacheDtype::Int8;
     let Err(error) = Engines::load(&[args]) else { panic!("the mock took it") };
-    assert_eq!(error.to_string(), "--kv-cache-dtype is int8, which is for --device cpu; on mock only auto is allowed");
+    insta::assert_snapshot!(
+        error,
+        @"--kv-cache-dtype is int8, which is for --device cpu; on mock only auto is allowed"
+    );
 }

@@ -13,6 +13,7 @@ use devices::{Device, Quantize};
 use proto::{ModelInfo, Release, SampledToken, SamplingParams, Step, StepReply, Warmup, WarmupReply};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use test_support::join_scoped;
 
 use super::super::{Engine, EngineError, load};
 use super::{FIXTURES, Rig, args, fixture, ids, report, reporting, tokens, tolerance};
@@ -37,7 +38,7 @@ impl Engines {
         }
         let engines = std::thread::scope(|scope| {
             let loading: Vec<_> = args.iter().map(|args| scope.spawn(move || load(args))).collect();
-            loading.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<_, _>>()
+            loading.into_iter().map(|thread| join_scoped(thread, "a shard that loads")).collect::<Result<_, _>>()
         });
         Ok(Self(engines?))
     }
@@ -71,7 +72,7 @@ impl Engines {
         let command = &command;
         let mut answers: Vec<_> = std::thread::scope(|scope| {
             let told: Vec<_> = self.0.iter_mut().map(|engine| scope.spawn(move || command(engine))).collect();
-            told.into_iter().map(|thread| thread.join().unwrap()).collect()
+            told.into_iter().map(|thread| join_scoped(thread, "a command to a shard")).collect()
         });
         let first = answers.remove(0)?;
         for answer in answers {
@@ -381,10 +382,13 @@ fn devices_are_told_and_assigned() {
     let layout = StateLayout { num_slots: 1, num_blocks: 8, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
     let mut message =
         |assignment: &[i64]| engine.backend.allocate(layout, assignment, &mut |_, _, _| ()).unwrap_err().to_string();
-    assert_eq!(message(&[0]), "the router assigns 1 device(s) to 2 ranks, which is a defect of this server");
-    assert_eq!(
+    insta::assert_snapshot!(
+        message(&[0]),
+        @"the router assigns 1 device(s) to 2 ranks, which is a defect of this server"
+    );
+    insta::assert_snapshot!(
         message(&[1, 0]),
-        "the router assigns device 1 to rank 0, whose weights are on device 0, which is a defect of this server"
+        @"the router assigns device 1 to rank 0, whose weights are on device 0, which is a defect of this server"
     );
 }
 
@@ -393,22 +397,25 @@ fn impossible_numbers_of_ranks_are_errors() {
     let message = |args: ShardArgs| load(&args, &mut |_, _, _| ()).err().unwrap().to_string();
     let tiny = || args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::XLA_CPU);
     let heads = message(ShardArgs { devices_per_shard: 3, ..tiny() });
-    assert!(heads.starts_with("config.json: num_attention_heads is 8: --num-shard may be 1, 2, 4, 8"), "{heads}");
-    assert_eq!(
+    insta::assert_snapshot!(
+        heads,
+        @"config.json: num_attention_heads is 8: --num-shard may be 1, 2, 4, 8; with --devices-per-shard, the product of both must be one of these"
+    );
+    insta::assert_snapshot!(
         message(ShardArgs { num_shards: 2, ..tiny() }),
-        "`num_shard` is 2, but --device xla-cpu runs a model in one process; use --devices-per-shard instead"
+        @"`num_shard` is 2, but --device xla-cpu runs a model in one process; use --devices-per-shard instead"
     );
     let cpu = args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::CPU);
-    assert_eq!(
+    insta::assert_snapshot!(
         message(ShardArgs { devices_per_shard: 2, ..cpu.clone() }),
-        "`devices_per_shard` is 2, but a shard on --device cpu has one device; use --num-shard instead"
+        @"`devices_per_shard` is 2, but a shard on --device cpu has one device; use --num-shard instead"
     );
-    assert_eq!(
+    insta::assert_snapshot!(
         message(ShardArgs { shard: 2, num_shards: 2, ..cpu.clone() }),
-        "--shard is 2, but must be below --num-shards 2"
+        @"--shard is 2, but must be below --num-shards 2"
     );
-    assert_eq!(
+    insta::assert_snapshot!(
         message(ShardArgs { num_shards: 2, ..cpu }),
-        "--collective-path is missing: 2 shards of one host need a file that they share"
+        @"--collective-path is missing: 2 shards of one host need a file that they share"
     );
 }

@@ -49,7 +49,7 @@ fn loops_count_their_trips() {
 }
 
 #[test]
-fn what_runs_beside_others_is_looked_into() {
+fn collectives_inside_async_computations_are_counted() {
     let start = calling(instruction(2, "async-start", f32s(8), &[1]), &[1]);
     let update = calling(instruction(3, "async-update", f32s(8), &[2]), &[1]);
     let done = calling(instruction(4, "async-done", f32s(8), &[3]), &[1]);

@@ -22,25 +22,28 @@ fn both_formats_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn faults_of_a_module_are_named() {
     let error = |format: &str, bytes: &[u8]| HloModule::parse(format, bytes).unwrap_err().to_string();
-    assert_eq!(
+    insta::assert_snapshot!(
         error("mlir", b"module {}"),
-        r#"optimised program is in format "mlir"; only hlo and hlo_with_config can be read"#
+        @r#"optimised program is in format "mlir"; only hlo and hlo_with_config can be read"#
     );
-    assert_eq!(error("hlo", &[0xff]), "optimised program is not a serialized HLO module");
-    assert_eq!(error("hlo", &[]), "optimised program has no computation 0, which the module's entry names");
+    insta::assert_snapshot!(error("hlo", &[0xff]), @"optimised program is not a serialized HLO module");
+    insta::assert_snapshot!(
+        error("hlo", &[]),
+        @"optimised program has no computation 0, which the module's entry names"
+    );
 
     let mut module = copy_of_parameter();
     module.computations[0].instructions.swap(0, 1);
     let text = error("hlo", &module.encode_to_vec());
-    assert_eq!(text, "computation computation.3 has no instruction 7 before copy.8, which names it");
+    insta::assert_snapshot!(text, @"computation computation.3 has no instruction 7 before copy.8, which names it");
 
     let mut module = copy_of_parameter();
     let copy = module.computations[0].instructions.pop().unwrap();
     module.computations[0].instructions.push(calling(copy, &[3]));
     let text = error("hlo", &module.encode_to_vec());
-    assert_eq!(text, "optimised program has no computation 3, which copy.8 names");
+    insta::assert_snapshot!(text, @"optimised program has no computation 3, which copy.8 names");
 }
 
 /// Returns `shape` with a layout of these tiles, and its dimensions in the order `minor_to_major`.

@@ -175,7 +175,7 @@ fn gathers_on_sparse_cores_take_parts() {
 }
 
 #[test]
-fn what_is_prefetched_for_the_next_run_counts_once() {
+fn a_prefetch_for_the_next_run_counts_once() {
     let moved = in_memory(VMEM, f32s(1000));
     let pair = |id: i64, is_prefetch: bool| {
         let shape = tuple(vec![moved.clone(), f32s(1000), array(8, &[])]);

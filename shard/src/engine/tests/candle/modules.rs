@@ -132,11 +132,9 @@ const NOT_COMPARED: &[(&str, &[&str])] = &[
 /// Returns cargo's description of candle-transformers.
 fn package() -> Value {
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", &platform])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", &platform]);
+    let output = test_support::output(cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
