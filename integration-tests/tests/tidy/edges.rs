@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::tree::{SourceFile, read, root, rust_files};
 
 /// For each crate, the other crates of this workspace that it may use, apart from tests and build scripts.
-const MAY_USE: [(&str, &[&str]); 20] = [
+const MAY_USE: [(&str, &[&str]); 21] = [
     ("proto", &[]),
     ("model-files", &[]),
     ("telemetry", &[]),
@@ -43,7 +43,8 @@ const MAY_USE: [(&str, &[&str]); 20] = [
     ("router", &["proto", "model-files", "telemetry", "endpoint", "zmtp", "scheduler"]),
     ("launcher", &["proto", "model-files", "telemetry", "endpoint", "devices", "router", "shard"]),
     ("text-generation-bench", &[]),
-    ("integration-tests", &["proto"]),
+    ("integration-tests", &["proto", "checkpoints"]),
+    ("checkpoints", &[]),
 ];
 
 #[test]

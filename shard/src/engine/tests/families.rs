@@ -72,15 +72,13 @@ const COMPILED_FOR_TWO: [&str; 10] = [
 
 /// Returns the checkpoints with their names; those whose names contain the value of `HILO_TEST_FAMILY`, if it is set.
 fn families() -> Vec<(String, PathBuf)> {
-    let entries = std::fs::read_dir(fixture("families")).unwrap();
-    let mut families: Vec<(String, PathBuf)> = entries
-        .map(|entry| entry.unwrap().path())
-        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path))
-        .collect();
-    families.sort();
     let asked = std::env::var("HILO_TEST_FAMILY").unwrap_or_default();
-    families.retain(|(name, _)| name.contains(&asked));
-    families
+    let names = checkpoints::names("families").into_iter().filter(|name| name.contains(&asked));
+    let with_path = |name: String| {
+        let path = fixture(&format!("families/{name}"));
+        (name, path)
+    };
+    names.map(with_path).collect()
 }
 
 /// Returns a sample of [`families`], because compiling one takes seconds. If the variable `HILO_TEST_FAMILY` is set,

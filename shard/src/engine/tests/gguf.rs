@@ -26,7 +26,7 @@ const TOLERANCE: f64 = 2e-4;
 const ROUNDED_TOLERANCE: f64 = 5e-2;
 
 fn file(name: &str) -> PathBuf {
-    fixture("gguf").join(name).join("model.gguf")
+    checkpoints::file(&format!("gguf/{name}/model.gguf"))
 }
 
 /// Returns arguments for weights in float32, as in the references.
@@ -51,15 +51,17 @@ fn logits_and_tokens_agree_with_transformers() {
     }
 }
 
+/// Returns the GGUF file of a checkpoint in `families/`.
+fn family(name: &str) -> PathBuf {
+    checkpoints::file(&format!("gguf-families/{name}.gguf"))
+}
+
 /// Returns the GGUF files of `families/`; those whose names contain the value of `HILO_TEST_FAMILY`, if it is set.
 fn families() -> Vec<(String, PathBuf)> {
-    let paths = fs::read_dir(fixture("gguf-families")).unwrap().map(|entry| entry.unwrap().path());
-    let mut families: Vec<_> =
-        paths.map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), path)).collect();
-    families.sort();
     let asked = std::env::var("HILO_TEST_FAMILY").unwrap_or_default();
-    families.retain(|(name, _)| name.contains(&asked));
-    families
+    let files = checkpoints::names("gguf-families");
+    let names = files.iter().filter_map(|file| file.strip_suffix(".gguf")).filter(|name| name.contains(&asked));
+    names.map(|name| (name.to_owned(), family(name))).collect()
 }
 
 /// The references are those of the checkpoints from which the files were converted.
@@ -89,7 +91,7 @@ fn two_ranks_make_the_tokens_of_one() {
     for name in
         ["deepseek-v3", "glm-published+qkv", "gpt-oss-published-mxfp4", "llama4-published", "mixtral+each", "qwen3-moe"]
     {
-        let path = fixture("gguf-families").join(format!("{name}.gguf"));
+        let path = family(name);
         let mut rig = cpu_ranks(&whole_floats(&path), 2, |args| load::load(args, &mut |_, _, _| ()));
         let checkpoint = name.split('+').next().unwrap();
         for prompt in &Reference::read(&format!("families/{checkpoint}")).prompts {
@@ -107,7 +109,7 @@ fn xla_reads_the_same_experts_and_heads() {
         if plugin_path(Device::XLA_CPU).is_none() {
             return;
         }
-        let path = fixture("gguf-families").join(format!("{name}.gguf"));
+        let path = family(name);
         let mut args = args(path.to_str().unwrap(), Device::XLA_CPU);
         args.model.dtype = Some(Dtype::Float32);
         let mut rig = Rig::warm_for(Engines::load(&[args]).unwrap(), 1);
@@ -126,7 +128,7 @@ fn split_model(without: usize) -> tempfile::TempDir {
     let part = Part { prefix: "model".to_owned(), number: 1, count: 3 };
     for number in (1..=3).filter(|number| *number != without) {
         let name = part.name(number);
-        fs::copy(fixture("gguf-split").join(&name), folder.path().join(&name)).unwrap();
+        fs::copy(checkpoints::file(&format!("gguf-split/{name}")), folder.path().join(&name)).unwrap();
     }
     folder
 }
@@ -205,7 +207,7 @@ fn matrices_keep_the_size_of_their_blocks() {
 #[test]
 fn experts_in_many_tensors_are_those_in_one() {
     let [together, each] = ["together", "each"].map(|form| {
-        let path = fixture("gguf-experts").join(format!("{form}.gguf"));
+        let path = checkpoints::file(&format!("gguf-experts/{form}.gguf"));
         let mut rig = Rig::warm(Engines::load(&[args(path.to_str().unwrap(), Device::CPU)]).unwrap());
         let params = SamplingParams { top_n_tokens: 128, ..SamplingParams::greedy() };
         let tokens = rig.generate(0, &[0, 5, 77, 31, 100], params, 8);
@@ -353,7 +355,7 @@ fn forms_of_families_that_are_not_supported_are_named() {
         ),
     ];
     for (name, damage, expected) in cases {
-        let message = message_of(&fixture("gguf-families").join(format!("{name}.gguf")), damage);
+        let message = message_of(&family(name), damage);
         assert!(message.contains(expected), "{name}: {message}");
     }
 }
