@@ -245,8 +245,6 @@ fn weight_type(spec: &WeightSpec) -> WeightType {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use model::graph::{Partition, Source};
     use model_files::Gguf;
 
@@ -255,8 +253,8 @@ mod tests {
 
     /// Returns a file of `integration-tests/fixtures/gguf`.
     fn checkpoint(name: &str) -> Checkpoint {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures/gguf").join(name);
-        Checkpoint::of_gguf(&Gguf::open(&file.join("model.gguf")).unwrap()).unwrap()
+        let file = checkpoints::file(&format!("gguf/{name}/model.gguf"));
+        Checkpoint::of_gguf(&Gguf::open(&file).unwrap()).unwrap()
     }
 
     fn spec(name: &str, shape: [usize; 2], partition: Partition, num_ranks: usize) -> WeightSpec {

@@ -345,7 +345,8 @@ mod tests {
 
     #[test]
     fn every_number_of_rows_is_measured() {
-        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../integration-tests/fixtures/tiny-llama-bf16");
+        let folder = checkpoints::folder("tiny-llama-bf16");
+        let fixture = folder.to_str().unwrap();
         let args = ["bench", "--model-id", fixture, "--prompt-tokens", "20", "--rows", "1,3", "--steps", "2"];
         let report = measure(&Command::parse_from(args).speed, &mut |_, _, _| ()).unwrap();
         let of = |start: &str| report.lines().filter(|line| line.starts_with(start)).count();

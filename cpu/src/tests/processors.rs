@@ -95,7 +95,7 @@ fn logprobs(row: &Row, scores: &[f32], (params, mask): (SamplingParams, Option<T
 
 #[test]
 fn processors_do_what_those_of_transformers_do() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../integration-tests/fixtures/processors.json");
+    let path = checkpoints::tracked("processors.json");
     let recorded: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let row = Row {
         vocab_size: recorded["vocab_size"].as_u64().unwrap() as usize,

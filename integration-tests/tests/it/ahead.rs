@@ -13,7 +13,7 @@ use test_support::output;
 const PROGRAMS: &str = "prefill_1x32,decode_2,sample_2_greedy";
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+    checkpoints::tracked(name)
 }
 
 /// Runs the launcher with these arguments and this model. Without libtpu, prints that the test is skipped and returns
@@ -50,7 +50,7 @@ fn programs_are_compiled_once_for_all_chips_of_a_slice() {
     let arguments = [&arguments[..], &["--max-batch-size", "2", "--max-total-tokens", "64"]].concat();
     // The model has 4 query heads, 4 KV heads and a vocabulary of 256 tokens, so each of the 4 chips has a quarter of
     // each.
-    let model = fixture("tiny-llama-tied");
+    let model = checkpoints::folder("tiny-llama-tied");
     let Some(first) = run(&arguments, &model) else { return };
     let rows = table(&first);
     assert_eq!(rows.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), PROGRAMS.split(',').collect::<Vec<_>>());

@@ -186,7 +186,7 @@ fn a_watermark_parts_the_tokens_that_may_follow_each_other() {
 
 #[test]
 fn a_gguf_file_is_served() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf/llama-k");
+    let folder = checkpoints::folder("gguf/llama-k");
     let text = |model_id: &Path| {
         let server = Server::model(&model_id.display().to_string()).flag("--max-total-tokens", 64).start();
         server.client().generate("the little dog", 20)

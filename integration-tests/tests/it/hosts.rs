@@ -125,7 +125,7 @@ fn several_hosts_say_what_one_says() {
 
 /// Makes a model of four heads in `folder`: weights of a fixture, and a tokenizer with a word for each token.
 fn model_of_four_heads(folder: &Path) {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/families/arcee");
+    let fixture = checkpoints::folder("families/arcee");
     for file in ["config.json", "model.safetensors"] {
         std::fs::copy(fixture.join(file), folder.join(file)).expect("a copy");
     }

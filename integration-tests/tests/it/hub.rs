@@ -88,7 +88,7 @@ impl User {
 
 /// Returns the files of a small checkpoint that can be served, by name.
 pub(crate) fn tiny() -> BTreeMap<String, Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tiny-llama-tied");
+    let folder = checkpoints::folder("tiny-llama-tied");
     let names =
         ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
     names.into_iter().map(|name| (name.to_owned(), std::fs::read(folder.join(name)).expect("a fixture"))).collect()
@@ -281,7 +281,7 @@ fn a_signal_ends_a_launch_that_downloads() {
 
 #[test]
 fn a_folder_in_place_of_the_hub_is_taken_as_it_is() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tiny-llama-tied");
+    let folder = checkpoints::folder("tiny-llama-tied");
     let server = Server::model(MODEL_ID).flag("--weights-cache-override", folder.display()).start();
     assert_eq!(server.client().get("/info").json()["model_id"], MODEL_ID);
     let finished = server.stop();

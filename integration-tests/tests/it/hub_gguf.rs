@@ -1,7 +1,6 @@
 //! Tests of GGUF files from the Hub: the choice of one quantization, the files in the cache, and serving the model.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use integration_tests::{COMMIT, Hub, MODEL_ID, Server};
 use serde_json::{Value, json};
@@ -10,7 +9,7 @@ use crate::hub::User;
 
 /// Returns files of these names; those that end in `Q8_0.gguf` are a model that can be served.
 fn files(names: &[&str]) -> BTreeMap<String, Vec<u8>> {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf/llama-q8/model.gguf");
+    let model = checkpoints::file("gguf/llama-q8/model.gguf");
     let model = std::fs::read(model).expect("a fixture");
     let bytes = |name: &str| if name.ends_with("Q8_0.gguf") { model.clone() } else { name.as_bytes().to_vec() };
     names.iter().map(|name| ((*name).to_owned(), bytes(name))).collect()

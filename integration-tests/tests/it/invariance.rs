@@ -1,8 +1,6 @@
 //! **Invariant**: the answer to a request does not depend on its neighbours, on the prefix cache, on the chunks of its
 //! prompt, on the window of steps, or on preemption. On the CPU this holds to the last bit of every log-probability.
 
-use std::path::Path;
-
 use integration_tests::{Client, Server, test_device};
 use serde_json::{Value, json};
 use test_support::join_scoped;
@@ -94,7 +92,7 @@ fn check_same(answer: &Value, expected: &Value, what: &str) {
 }
 
 fn start(fixture: &str, flags: &[(&str, &str)]) -> Server {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture);
+    let path = checkpoints::folder(fixture);
     let server = Server::model(path.to_str().expect("the path is text"));
     let server = server.flag("--max-batch-size", 20).flag("--max-total-tokens", 128);
     flags.iter().fold(server, |server, (name, value)| server.flag(name, value)).start()

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::PathBuf;
 
 use integration_tests::{Finished, Server, ServerBuilder};
 use rustix::process::Signal;
@@ -25,8 +25,8 @@ fn demo() -> ServerBuilder {
     Server::builder("demo", "cpu")
 }
 
-fn fixture() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/tiny-llama-tied"))
+fn fixture() -> PathBuf {
+    checkpoints::folder("tiny-llama-tied")
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::tree::{SourceFile, read, root, rust_files};
 
 /// For each crate, the other crates of this workspace that it may use, apart from tests and build scripts.
-const MAY_USE: [(&str, &[&str]); 23] = [
+const MAY_USE: [(&str, &[&str]); 24] = [
     ("proto", &[]),
     ("test-support", &[]),
     ("model-files", &[]),
@@ -44,7 +44,8 @@ const MAY_USE: [(&str, &[&str]); 23] = [
     ("router", &["proto", "model-files", "telemetry", "endpoint", "zmtp", "scheduler"]),
     ("launcher", &["proto", "model-files", "telemetry", "endpoint", "devices", "router", "shard"]),
     ("text-generation-bench", &[]),
-    ("integration-tests", &["proto", "test-support"]),
+    ("integration-tests", &["proto", "test-support", "checkpoints"]),
+    ("checkpoints", &[]),
     ("matrix", &[]),
     ("xtask", &["matrix"]),
 ];

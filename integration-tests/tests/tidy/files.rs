@@ -7,20 +7,14 @@ use crate::tree::root;
 /// The maximum size of a file in bytes.
 const MAX_BYTES: u64 = 256 << 10;
 /// Larger files.
-const LARGE: [&str; 12] = [
+const LARGE: [&str; 5] = [
     // The model that the server has built in.
     "demo/model.safetensors",
-    "integration-tests/fixtures/families/gemma3-composite-few-keys/model.safetensors",
-    "integration-tests/fixtures/families/gemma4-composite-few-keys/model.safetensors",
-    "integration-tests/fixtures/families/gemma4/model.safetensors",
-    "integration-tests/fixtures/gguf-families/gemma4.gguf",
     "integration-tests/fixtures/gguf/gemma3-q8/model.gguf",
     "integration-tests/fixtures/gguf/llama-iq4/model.gguf",
     "integration-tests/fixtures/gguf/llama-k/model.gguf",
+    // The checkpoint that shell scripts use.
     "integration-tests/fixtures/tiny-llama-bf16/model.safetensors",
-    "integration-tests/fixtures/tiny-llama-f16/model.safetensors",
-    "integration-tests/fixtures/tiny-llama-gqa-untied/model.safetensors",
-    "integration-tests/fixtures/tiny-llama-tied/model.safetensors",
 ];
 /// Files and folders in the root, apart from the folders of crates.
 const ROOT: [&str; 22] = [

@@ -5,8 +5,9 @@
 //! 2. Add a row to `architectures`; for a model whose text is one part of it, also a row to `composite`.
 //! 3. A layer that is missing goes to `layers/`, and an operation that is missing to `graph/`. The compiler then
 //!    reports the matches that lack the operation.
-//! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and their names to
-//!    `shard/src/engine/tests/families.rs`.
+//! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and run it. It records what
+//!    transformers computes, and the lists from which tests make the weights. Names in
+//!    `shard/src/engine/tests/families.rs` are compiled by XLA too.
 //!
 //! A model file names no device and has no sharding code. It reads `config.json` through [`Config`] and returns a
 //! [`Model`].

@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_gguf_file_has_a_template_and_tokens() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures/gguf/llama-k/model.gguf");
+        let file = checkpoints::file("gguf/llama-k/model.gguf");
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("model.gguf");
         std::fs::copy(file, &path).unwrap();

@@ -194,9 +194,8 @@ mod tests {
     /// `integration-tests/fixtures/make_gguf_cuts.py` splits the texts with llama.cpp's own patterns.
     #[test]
     fn texts_are_split_as_llama_cpp_splits_them() {
-        let path =
-            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures/gguf_cuts.json");
-        let fixture: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let json = std::fs::read(checkpoints::tracked("gguf_cuts.json")).unwrap();
+        let fixture: Value = serde_json::from_slice(&json).unwrap();
         let texts = fixture["texts"].as_array().unwrap();
         let rules = fixture["words"].as_object().unwrap();
         for (name, expected) in rules {

@@ -237,7 +237,7 @@ fn texts<'a>(gguf: &'a Gguf, key: &str) -> Result<Vec<&'a str>, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     use model_files::ModelFiles;
 
@@ -245,8 +245,10 @@ mod tests {
     use super::*;
 
     fn folders() -> Vec<PathBuf> {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures");
-        let of = |name| std::fs::read_dir(fixtures.join(name)).unwrap().map(|entry| entry.unwrap().path());
+        let of = |folder: &'static str| {
+            let names = checkpoints::names(folder).into_iter();
+            names.map(move |name| checkpoints::folder(&format!("{folder}/{name}")))
+        };
         of("gguf").chain(of("gguf-tokenizers")).collect()
     }
 

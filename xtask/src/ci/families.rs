@@ -40,13 +40,13 @@ impl Families {
         Ok(Self { modules })
     }
 
-    /// Returns the names of the checkpoints of a form: folders, or files without their ending.
+    /// Returns the names of the checkpoints of a form: folders, or files and lists of tensors without their endings.
     ///
     /// # Errors
     /// When the folder cannot be read.
     pub(crate) fn checkpoints(form: &Form) -> Result<Vec<String>, String> {
         let names = names(&root().join(FIXTURES).join(form.folder))?;
-        Ok(names.into_iter().map(|name| name.trim_end_matches(".gguf").to_owned()).collect())
+        Ok(names.into_iter().map(|name| name.trim_end_matches(".gguf").trim_end_matches(".json").to_owned()).collect())
     }
 
     /// Returns the checkpoints that the changed files concern, if these are files of families or of checkpoints.

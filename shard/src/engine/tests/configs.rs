@@ -27,12 +27,11 @@ fn build(json: &Value, num_shards: usize) -> Result<(), String> {
 
 /// Returns one `config.json` of each architecture.
 fn configs() -> Vec<Value> {
-    let entries = std::fs::read_dir(fixture("families")).unwrap();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path().join("config.json")).collect();
-    paths.sort();
+    let names = checkpoints::names("families").into_iter();
+    let paths = names.map(|name| checkpoints::tracked(&format!("families/{name}/config.json")));
     let mut known = BTreeSet::new();
     let read = |path: PathBuf| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
-    paths.into_iter().map(read).filter(|config| known.insert(config["architectures"].to_string())).collect()
+    paths.map(read).filter(|config| known.insert(config["architectures"].to_string())).collect()
 }
 
 #[test]

@@ -32,10 +32,7 @@ const INT8_TOLERANCE: f64 = 0.15;
 
 /// Returns the names of all checkpoints.
 fn names() -> Vec<String> {
-    let entries = std::fs::read_dir(fixture("families")).unwrap();
-    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
+    checkpoints::names("families")
 }
 
 fn folder(name: String) -> (String, PathBuf) {

@@ -27,7 +27,7 @@ const TOLERANCE: f64 = 2e-4;
 const ROUNDED_TOLERANCE: f64 = 5e-2;
 
 fn file(name: &str) -> PathBuf {
-    fixture("gguf").join(name).join("model.gguf")
+    checkpoints::file(&format!("gguf/{name}/model.gguf"))
 }
 
 /// Returns arguments for weights in float32, as in the references.
@@ -54,14 +54,13 @@ fn logits_and_tokens_agree_with_transformers() {
 
 /// Returns the names of the GGUF files of families.
 fn names() -> Vec<String> {
-    let paths = fs::read_dir(fixture("gguf-families")).unwrap().map(|entry| entry.unwrap().path());
-    let mut names: Vec<_> = paths.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
-    names.sort();
-    names
+    let files = checkpoints::names("gguf-families");
+    files.iter().filter_map(|file| file.strip_suffix(".gguf")).map(str::to_owned).collect()
 }
 
+/// Returns the GGUF file of a checkpoint in `families/`.
 fn family(name: &str) -> PathBuf {
-    fixture("gguf-families").join(format!("{name}.gguf"))
+    checkpoints::file(&format!("gguf-families/{name}.gguf"))
 }
 
 /// The references are those of the checkpoints from which the files were converted.
@@ -91,7 +90,7 @@ fn two_ranks_make_the_tokens_of_one() {
     for name in
         ["deepseek-v3", "glm-published+qkv", "gpt-oss-published-mxfp4", "llama4-published", "mixtral+each", "qwen3-moe"]
     {
-        let path = fixture("gguf-families").join(format!("{name}.gguf"));
+        let path = family(name);
         let mut rig = cpu_ranks(&whole_floats(&path), 2, |args| load::load(args, &mut |_, _, _| ()));
         let checkpoint = name.split('+').next().unwrap();
         for prompt in &Reference::read(&format!("families/{checkpoint}")).prompts {
@@ -109,7 +108,7 @@ fn xla_reads_the_same_experts_and_heads() {
         if plugin_path(Device::XLA_CPU).is_none() {
             return;
         }
-        let path = fixture("gguf-families").join(format!("{name}.gguf"));
+        let path = family(name);
         let mut args = args(path.to_str().unwrap(), Device::XLA_CPU);
         args.model.dtype = Some(Dtype::Float32);
         let mut rig = Rig::warm_for(Engines::load(&[args]).unwrap(), 1);
@@ -128,7 +127,7 @@ fn split_model(without: usize) -> tempfile::TempDir {
     let part = Part { prefix: "model".to_owned(), number: 1, count: 3 };
     for number in (1..=3).filter(|number| *number != without) {
         let name = part.name(number);
-        fs::copy(fixture("gguf-split").join(&name), folder.path().join(&name)).unwrap();
+        fs::copy(checkpoints::file(&format!("gguf-split/{name}")), folder.path().join(&name)).unwrap();
     }
     folder
 }
@@ -207,7 +206,7 @@ fn matrices_keep_the_size_of_their_blocks() {
 #[test]
 fn experts_in_many_tensors_are_those_in_one() {
     let [together, each] = ["together", "each"].map(|form| {
-        let path = fixture("gguf-experts").join(format!("{form}.gguf"));
+        let path = checkpoints::file(&format!("gguf-experts/{form}.gguf"));
         let mut rig = Rig::warm(Engines::load(&[args(path.to_str().unwrap(), Device::CPU)]).unwrap());
         let params = SamplingParams { top_n_tokens: 128, ..SamplingParams::greedy() };
         let tokens = rig.generate(0, &[0, 5, 77, 31, 100], params, 8);
@@ -355,7 +354,7 @@ fn forms_of_families_that_are_not_supported_are_named() {
         ),
     ];
     for (name, damage, expected) in cases {
-        let message = message_of(&fixture("gguf-families").join(format!("{name}.gguf")), damage);
+        let message = message_of(&family(name), damage);
         assert!(message.contains(expected), "{name}: {message}");
     }
 }

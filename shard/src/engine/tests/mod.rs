@@ -47,8 +47,9 @@ pub(super) fn tolerance(is_bf16: bool, exact: f64, rounded: f64) -> f64 {
     if is_bf16 && kernels::isa::active().rounds_to_bf16() { rounded } else { exact }
 }
 
+/// Returns a folder of `integration-tests/fixtures`; a checkpoint with its weights.
 pub(crate) fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures").join(name)
+    checkpoints::folder(name)
 }
 
 /// The folder below the target directory where tests share compiled programs.

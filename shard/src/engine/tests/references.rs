@@ -22,7 +22,7 @@ pub(super) struct Reference {
 
 impl Reference {
     pub(super) fn read(name: &str) -> Self {
-        let json = std::fs::read(fixture(name).join("reference.json")).unwrap();
+        let json = std::fs::read(checkpoints::tracked(name).join("reference.json")).unwrap();
         let reference: Value = serde_json::from_slice(&json).unwrap();
         Self { prompts: reference["prompts"].as_array().unwrap().clone() }
     }

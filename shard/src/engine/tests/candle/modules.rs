@@ -1,12 +1,13 @@
 //! The modules of candle-transformers without a row, with the reasons, and a test that no module is forgotten.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
+use super::gguf;
 use super::rows::ROWS;
-use super::{fixture, gguf};
 
 /// The modules that have no row, by reason.
 const NOT_COMPARED: &[(&str, &[&str])] = &[
@@ -150,6 +151,11 @@ fn modules() -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
+/// Returns the folder of the repository.
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
 /// The page and the program that times candle must not describe another version than the one that is compared.
 #[test]
 fn one_version_of_candle_is_named_everywhere() {
@@ -160,7 +166,7 @@ fn one_version_of_candle_is_named_everywhere() {
         ("bench/peers/candle_transformers/Cargo.toml", format!("candle-transformers = \"{version}\"")),
     ];
     for (path, text) in texts {
-        let file = std::fs::read_to_string(fixture("../..").join(path)).unwrap();
+        let file = std::fs::read_to_string(root().join(path)).unwrap();
         assert!(file.contains(&text), "{path} lacks {text}");
     }
 }
@@ -170,7 +176,7 @@ fn one_version_of_candle_is_named_everywhere() {
 fn every_module_of_candle_has_a_row_or_a_reason() {
     let compared: BTreeSet<&str> =
         ROWS.iter().map(|row| row.module).chain(gguf::ROWS.iter().map(|(module, ..)| *module)).collect();
-    let page = std::fs::read_to_string(fixture("../../docs/oracle.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/oracle.md")).unwrap();
     for module in &compared {
         assert!(page.contains(&format!("| `{module}` |")), "docs/oracle.md has no row for {module}");
     }
