@@ -53,7 +53,9 @@ pub(crate) fn run(chosen: Chosen, soft_seconds: u64) -> Result<(), String> {
     let (built, until_built) = mpsc::channel();
     let other = Arc::clone(&run);
     let beside = std::thread::spawn(move || other.lane(Lane::Beside, None, Some(&until_built)));
-    run.lane(Lane::Main, Some(built), None);
+    run.lane(Lane::Main, Some(&built), None);
+    // The lane beside then waits no longer.
+    drop(built);
     if run.has_failed() {
         run.stop_beside();
     }
@@ -87,7 +89,7 @@ impl Run {
 
     /// Runs the steps of a lane in order. Sends to `built` when the tests are built; steps that need an executable wait
     /// for that.
-    fn lane(&self, lane: Lane, built: Option<mpsc::Sender<()>>, until_built: Option<&Receiver<()>>) {
+    fn lane(&self, lane: Lane, built: Option<&mpsc::Sender<()>>, until_built: Option<&Receiver<()>>) {
         let mut is_waiting = until_built.is_some();
         if is_waiting {
             self.prepare();
@@ -96,7 +98,7 @@ impl Run {
             let certain = [self.chosen.units(step, Choice::Core), self.chosen.units(step, Choice::Touched)].concat();
             let drawn = self.chosen.units(step, Choice::Drawn);
             if is_waiting && step.needs_build && !(certain.is_empty() && drawn.is_empty()) {
-                // The sender is dropped when the main lane ends early.
+                // The main lane drops the sender when it ends early.
                 let _ = until_built.map(Receiver::recv);
                 is_waiting = false;
             }
@@ -110,7 +112,7 @@ impl Run {
                 }
             }
             if step.name == BUILD
-                && let Some(built) = &built
+                && let Some(built) = built
             {
                 let _ = built.send(());
             }
