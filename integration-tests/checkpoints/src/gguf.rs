@@ -188,7 +188,8 @@ impl Recipe {
                 "{name}: tensor {tensor} has {} numbers",
                 numbers.len()
             );
-            numbers.into_iter().for_each(|number| float.append(number, &mut bytes));
+            let data = float.bytes_of(&numbers).unwrap_or_else(|error| panic!("{name}: tensor {tensor}: {error}"));
+            bytes.extend(data);
         }
         bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
         let found = sha256(&bytes);

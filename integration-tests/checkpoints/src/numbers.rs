@@ -29,15 +29,25 @@ impl Float {
         }
     }
 
-    /// Appends the bytes of `number` in this type.
-    pub(crate) fn append(self, number: f64, bytes: &mut Vec<u8>) {
-        let (stored, size) = match self {
-            Self::F32 => (f64::from(number as f32), (number as f32).to_le_bytes().to_vec()),
-            Self::F16 => (f16::from_f64(number).to_f64(), f16::from_f64(number).to_le_bytes().to_vec()),
-            Self::Bf16 => (bf16::from_f64(number).to_f64(), bf16::from_f64(number).to_le_bytes().to_vec()),
-        };
-        assert!(stored == number, "{number} is not exact in {self:?}");
-        bytes.extend(size);
+    /// Returns the bytes of numbers in this type.
+    ///
+    /// # Errors
+    ///
+    /// When the type has no such number.
+    pub(crate) fn bytes_of(self, numbers: &[f64]) -> Result<Vec<u8>, String> {
+        let mut bytes = Vec::new();
+        for &number in numbers {
+            let (stored, stored_bytes) = match self {
+                Self::F32 => (f64::from(number as f32), (number as f32).to_le_bytes().to_vec()),
+                Self::F16 => (f16::from_f64(number).to_f64(), f16::from_f64(number).to_le_bytes().to_vec()),
+                Self::Bf16 => (bf16::from_f64(number).to_f64(), bf16::from_f64(number).to_le_bytes().to_vec()),
+            };
+            if stored != number {
+                return Err(format!("{number} is not exact in {self:?}"));
+            }
+            bytes.extend(stored_bytes);
+        }
+        Ok(bytes)
     }
 }
 
@@ -67,13 +77,6 @@ impl Tensor {
             base + (f64::from(sum) - middle) * unit
         };
         (0..shape.iter().product()).map(number).collect()
-    }
-
-    /// Returns the bytes of the tensor in its type.
-    pub(crate) fn bytes(&self, seed: &str) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        self.numbers(seed).into_iter().for_each(|number| self.1.append(number, &mut bytes));
-        bytes
     }
 }
 
@@ -109,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "1.001953125 is not exact in Bf16")]
     fn numbers_that_would_be_rounded_are_refused() {
-        Float::Bf16.append(1.0 + 1.0 / 512.0, &mut Vec::new());
+        assert_eq!(Float::F32.bytes_of(&[1.0, -2.0]).unwrap(), [0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]);
+        assert_eq!(Float::Bf16.bytes_of(&[1.0, 1.0 + 1.0 / 512.0]).unwrap_err(), "1.001953125 is not exact in Bf16");
     }
 }

@@ -62,8 +62,9 @@ impl File {
         let (mut data, mut header) = (Vec::new(), Map::new());
         header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
         for tensor in &self.tensors {
-            let (start, bytes) = (data.len(), tensor.bytes(seed));
+            let (start, numbers) = (data.len(), tensor.numbers(seed));
             let Tensor(tensor, float, shape, .., sum) = tensor;
+            let bytes = float.bytes_of(&numbers).unwrap_or_else(|error| panic!("{name}: tensor {tensor}: {error}"));
             assert!(sha256(&bytes).starts_with(sum.as_str()), "{name}: tensor {tensor} has not the recorded numbers");
             data.extend(bytes);
             let entry = json!({"dtype": type_name(*float), "shape": shape, "data_offsets": [start, data.len()]});
