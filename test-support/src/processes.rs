@@ -34,7 +34,8 @@ fn exit_status_within(deadline: Duration, child: &mut Child, awaited: &str) -> E
     status.expect("the wait ends with a status")
 }
 
-/// Runs a command to its end and returns its output, as [`Command::output`] does, with a deadline.
+/// Runs a command to its end and returns what it wrote to stdout and stderr, with a deadline. The command's own
+/// settings for stdin, stdout and stderr are replaced.
 ///
 /// # Panics
 ///

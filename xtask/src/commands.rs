@@ -94,7 +94,7 @@ const ROWS: &[Row] = &[
     row(
         "snapshots",
         "rewrites the snapshots in tests whose results changed; read the difference before you commit it",
-        "{ cargo insta --version > /dev/null 2>&1 || cargo install --locked cargo-insta; } && cargo insta test --workspace --lib --accept",
+        "{ cargo insta --version > /dev/null 2>&1 || cargo install --locked cargo-insta; } && cargo insta test --workspace --lib --bins --accept",
     ),
 ];
 

@@ -1,12 +1,13 @@
 //! Tests of `plan`, for which a temporary folder may stand in for a machine's root directory, of the exit status when a
 //! device is missing, and of flags and variables.
 
+use std::io::Read as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use integration_tests::executable;
-use test_support::output;
+use test_support::{exit_status, output};
 
 /// Runs the launcher with these arguments. Its environment has only these variables and a temporary home.
 fn launcher(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
@@ -119,9 +120,11 @@ fn a_plan_that_cannot_be_written_is_a_failure() {
     let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has this device");
     let mut command = Command::new(executable());
     command.args(["plan", "--device", "cpu"]).env_clear().env("HOME", std::env::temp_dir()).stdout(full);
-    let output = output(&mut command);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
+    let mut launcher = command.stderr(Stdio::piped()).spawn().expect("the launcher starts");
+    let status = exit_status(&mut launcher, "a plan that cannot be written");
+    let mut error = String::new();
+    launcher.stderr.take().expect("a pipe").read_to_string(&mut error).expect("errors are text");
+    assert_eq!(status.code(), Some(1), "{error}");
     assert!(error.contains("error: stdout cannot be written: No space left"), "{error}");
 }
 

@@ -6,6 +6,7 @@ mod documents;
 mod doors;
 mod edges;
 mod english;
+mod features;
 mod files;
 mod sizes;
 mod skips;
