@@ -259,14 +259,14 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "supply-chain",
         lane: Lane::Beside,
-        line: "integration-tests/supply_chain/run.sh",
+        line: "bash integration-tests/supply_chain/run.sh",
         needs_build: false,
         units: &[core("all", 5)],
     },
     Step {
         name: "clients",
         lane: Lane::Beside,
-        line: "integration-tests/clients/run.sh UNITS",
+        line: "bash integration-tests/clients/run.sh UNITS",
         needs_build: true,
         units: &[
             core("anthropic", 8),
@@ -289,14 +289,14 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "openapi",
         lane: Lane::Beside,
-        line: "integration-tests/openapi/run.sh 60 --seed 1",
+        line: "bash integration-tests/openapi/run.sh 60 --seed 1",
         needs_build: true,
         units: &[drawn("all", 80).near(API)],
     },
     Step {
         name: "gateways",
         lane: Lane::Beside,
-        line: "integration-tests/gateways/run.sh UNITS",
+        line: "bash integration-tests/gateways/run.sh UNITS",
         needs_build: true,
         units: &[
             drawn("routers", 60).near(API),
@@ -307,7 +307,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "kv-events",
         lane: Lane::Beside,
-        line: "integration-tests/kv_events/run.sh UNITS",
+        line: "bash integration-tests/kv_events/run.sh UNITS",
         needs_build: true,
         units: &[
             drawn("zmq", 20).of(&["router/src/kv_events", "zmtp"]).near(&["scheduler"]),
@@ -317,7 +317,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "kubernetes",
         lane: Lane::Beside,
-        line: "integration-tests/kubernetes/run.sh UNITS",
+        line: "bash integration-tests/kubernetes/run.sh UNITS",
         needs_build: true,
         units: &[
             drawn("manifests", 20).of(&["deploy/kubernetes"]),
@@ -327,21 +327,21 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "templates",
         lane: Lane::Beside,
-        line: "integration-tests/chat_templates/run.sh",
+        line: "bash integration-tests/chat_templates/run.sh",
         needs_build: true,
         units: &[drawn("all", 40).of(&["router/src/text/chat_template"])],
     },
     Step {
         name: "images",
         lane: Lane::Beside,
-        line: "integration-tests/docker.sh",
+        line: "bash integration-tests/docker.sh",
         needs_build: false,
         units: &[full("all", 700, IMAGE)],
     },
     Step {
         name: "release",
         lane: Lane::Beside,
-        line: "HILO_TEST_EXECUTABLE=$(integration-tests/release.sh) cargo test --workspace --locked --test it --test fuzz --test attacks",
+        line: "HILO_TEST_EXECUTABLE=$(bash integration-tests/release.sh) cargo test --workspace --locked --test it --test fuzz --test attacks",
         needs_build: true,
         units: &[full("all", 400, IMAGE)],
     },
