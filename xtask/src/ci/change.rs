@@ -51,9 +51,14 @@ impl Change {
         u64::from_str_radix(&self.commit[..self.commit.len().min(16)], 16).unwrap_or_default()
     }
 
-    /// True if the change touches a file whose path begins with one of `prefixes`.
+    /// True if the change touches a file whose path begins with one of `prefixes`. A prefix that begins with `*` is the
+    /// end of a path.
     pub(crate) fn touches(&self, prefixes: &[&str]) -> bool {
-        self.files.iter().flatten().any(|file| prefixes.iter().any(|prefix| file.starts_with(prefix)))
+        let is_in = |file: &str, prefix: &str| match prefix.strip_prefix('*') {
+            Some(end) => file.ends_with(end),
+            None => file.starts_with(prefix),
+        };
+        self.files.iter().flatten().any(|file| prefixes.iter().any(|prefix| is_in(file, prefix)))
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Unit {
     /// The time on two cores of a Zen 4, beside the other lane.
     pub(crate) seconds: u64,
     pub(crate) rank: Rank,
-    /// Runs take the unit if the change touches a path with one of these prefixes.
+    /// Runs take the unit if the change touches a path with one of these prefixes, or with an end after `*`.
     pub(crate) of: &'static [&'static str],
     /// A draw is more likely if the change touches a path with one of these prefixes.
     pub(crate) near: &'static [&'static str],
@@ -86,7 +86,8 @@ pub(crate) const BUILD: &str = "build";
 pub(crate) const LIBRARIES: &str = "libraries";
 
 /// Files from which the images are built, apart from the sources of the product.
-const IMAGE: &[&str] = &["Dockerfile", ".dockerignore", "docker/", ".cargo/", "Cargo", "integration-tests/docker.sh"];
+const IMAGE: &[&str] =
+    &["Dockerfile", ".dockerignore", "docker/", ".cargo/", "Cargo", "integration-tests/docker.sh", "*/Cargo.toml"];
 const API: &[&str] = &["router/src/api", "router/src/routes", "router/src/generation"];
 const TEXT: &[&str] = &["router/src/text", "router/src/grammar"];
 const DEVICE: &[&str] = &["model/src", "xla/src", "pjrt/src", "devices/src", "backend/src", "shard/src"];
@@ -250,6 +251,13 @@ pub(crate) const STEPS: &[Step] = &[
         ],
     },
     Step {
+        name: "release",
+        lane: Lane::Main,
+        line: "HILO_TEST_EXECUTABLE=$(bash integration-tests/release.sh) cargo test --workspace --locked --test it --test fuzz --test attacks",
+        needs_build: true,
+        units: &[full("all", 400, IMAGE)],
+    },
+    Step {
         name: "published-shapes",
         lane: Lane::Main,
         line: "cargo test --workspace --locked --test it -- --ignored ahead::decode_programs_of_published",
@@ -338,13 +346,6 @@ pub(crate) const STEPS: &[Step] = &[
         needs_build: false,
         units: &[full("all", 700, IMAGE)],
     },
-    Step {
-        name: "release",
-        lane: Lane::Beside,
-        line: "HILO_TEST_EXECUTABLE=$(bash integration-tests/release.sh) cargo test --workspace --locked --test it --test fuzz --test attacks",
-        needs_build: true,
-        units: &[full("all", 400, IMAGE)],
-    },
 ];
 
 #[cfg(test)]
@@ -376,7 +377,7 @@ mod tests {
     #[test]
     fn paths_that_units_name_exist() {
         for unit in STEPS.iter().flat_map(|step| step.units) {
-            for prefix in unit.of.iter().chain(unit.near) {
+            for prefix in unit.of.iter().chain(unit.near).filter(|prefix| !prefix.starts_with('*')) {
                 let path = root().join(prefix);
                 let folder = path.parent().unwrap();
                 let mut entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
