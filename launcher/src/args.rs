@@ -37,6 +37,9 @@ pub(crate) enum Part {
     /// Runs a model, or a part of it, for the router.
     #[command(hide = true)]
     Shard(Box<ChildArgs<shard::ShardArgs>>),
+    /// Compiles the grammar of a request for the router, with limits of time and memory.
+    #[command(hide = true)]
+    TryGrammar(router::GrammarTrialArgs),
     /// Compiles all programs of a model for a TPU slice; no TPU is needed
     Compile(shard::compile::CompileArgs),
     /// Checks from config.json if a model fits on a TPU slice, and shows what uses the memory

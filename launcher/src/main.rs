@@ -1,7 +1,7 @@
 //! `text-generation-launcher`: starts a text-generation server.
 //!
 //! One executable plays every part. Without a subcommand it is the launcher, which runs itself again as `shard` and
-//! `router`. The other subcommands start no server; `--help` lists them. Exit status: 0 after a clean stop, 2 for bad
+//! `router`; the router runs itself again as `try-grammar`. The other subcommands start no server; `--help` lists them. Exit status: 0 after a clean stop, 2 for bad
 //! arguments or configuration, 3 when the device is missing, is in use or has no plugin, 17 when a shard failed, 1 for
 //! anything else (`docs/exit-codes.md`).
 
@@ -69,6 +69,7 @@ fn run(args: Args) -> ExitCode {
     match args.part {
         Some(Part::Router(args)) => router::run_as_process(&args.part, args.parent_pid),
         Some(Part::Shard(args)) => shard::run_as_process(&args.part, args.parent_pid),
+        Some(Part::TryGrammar(args)) => router::try_grammar_as_process(&args),
         Some(Part::Compile(args)) => ahead::run_as_process(&Ahead::Compile(args)),
         Some(Part::Fit(args)) => ahead::run_as_process(&Ahead::Fit(args)),
         Some(Part::FitModel(args)) => ahead::run_as_child(&Ahead::Fit(args)),

@@ -243,6 +243,11 @@ impl ApiError {
         }
     }
 
+    /// True if the error is that a grammar is refused.
+    fn is_of_grammar(&self) -> bool {
+        matches!(self, Self::Generation(GenerationError::Validation(ValidationError::Grammar { .. })))
+    }
+
     /// Returns the lengths of prompt and answer if the error is that they do not fit in the context.
     fn context_overflow(&self) -> Option<Overflow> {
         let Self::Generation(GenerationError::Validation(error)) = self else { return None };
@@ -368,12 +373,12 @@ impl IntoResponse for AnthropicError {
 }
 
 /// Returns the response to an error with the given body instead of TGI's. The status is 400 when the prompt, alone or
-/// with its answer, is too long, as OpenAI's and Anthropic's clients expect.
+/// with its answer, is too long, or the grammar is refused, as OpenAI's and Anthropic's clients expect.
 fn with_body(body: Value, error: ApiError) -> Response {
     let body = Json(body).into_response().into_body();
-    let is_overflow = error.context_overflow().is_some();
+    let is_bad_request = error.context_overflow().is_some() || error.is_of_grammar();
     let (mut parts, _) = error.into_response().into_parts();
-    if is_overflow {
+    if is_bad_request {
         parts.status = StatusCode::BAD_REQUEST;
     }
     parts.headers.remove(header::CONTENT_LENGTH);

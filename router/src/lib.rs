@@ -53,6 +53,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 pub use args::{BatchingArgs, ChatArgs, HttpArgs, LimitArgs, RouterArgs};
 pub use batcher::BatcherError;
 pub use config::ConfigError;
+pub use grammar::{GrammarTrialArgs, try_grammar_as_process};
 pub use host_page::{HostFacts, HostPage, HostStage};
 pub use http_listener::{HttpEndpoint, HttpEndpointError, ListenError};
 pub use kv_events::{KvEventsConfig, KvEventsConfigError, KvEventsError, Publisher, probe as probe_kv_events};

@@ -24,12 +24,16 @@ struct Args {
 enum Task {
     /// Prints the OpenAPI document of the HTTP API
     PrintSchema,
+    /// Compiles the grammar of a request for the router, with limits of time and memory.
+    #[command(hide = true)]
+    TryGrammar(router::GrammarTrialArgs),
 }
 
 fn main() -> ExitCode {
     let Args { task, router } = Args::parse();
     let status = match task {
         Some(Task::PrintSchema) => router::print_schema(),
+        Some(Task::TryGrammar(args)) => router::try_grammar_as_process(&args),
         None => router::run_as_process(&router, None),
     };
     telemetry::flush();

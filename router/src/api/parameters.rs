@@ -19,8 +19,12 @@ use crate::grammar::Grammar;
 use crate::validation::{FieldNames, GenerationOptions};
 
 /// TGI's names, and this server's names of fields that TGI lacks.
-const NAMES: FieldNames =
-    FieldNames { max_new_tokens: "max_new_tokens", min_new_tokens: "min_new_tokens", ignores_eos: "ignore_eos_token" };
+const NAMES: FieldNames = FieldNames {
+    max_new_tokens: "max_new_tokens",
+    min_new_tokens: "min_new_tokens",
+    ignores_eos: "ignore_eos_token",
+    grammar: "grammar",
+};
 
 /// The sampling parameters of a request in any dialect. An absent parameter gets its neutral value.
 #[derive(Debug, Clone, Default)]

@@ -269,7 +269,7 @@ impl Generator {
             Ok(valid)
         };
         validated.await.map_err(|error| match error {
-            ValidationError::Grammar(GrammarError::Busy) | ValidationError::Tokenizer(TextError::Busy) => {
+            ValidationError::Grammar { error: GrammarError::Busy, .. } | ValidationError::Tokenizer(TextError::Busy) => {
                 GenerationError::Overloaded
             }
             error => GenerationError::Validation(error),

@@ -63,8 +63,8 @@ fn call_rules(
         form.functions().enumerate().filter(|(_, (of, _))| name.is_none_or(|name| name == *of))
     {
         let head = text(&[syntax.before_name, function, syntax.before_arguments].concat());
-        limits::check_schema(schema)?;
-        let schema = schema::prepare(closed(schema)?);
+        let closed = limits::check_schema(schema).and_then(|()| closed(schema));
+        let schema = schema::prepare(closed.map_err(|error| of_function(function, &error))?);
         let _ = writeln!(rules, "call_{index}: {head} arguments_{index} {}", text(syntax.after_arguments));
         let _ = writeln!(rules, "arguments_{index}: %json {schema}");
         choices.push(format!("call_{index}"));
@@ -76,6 +76,11 @@ fn call_rules(
         _ => format!("({} call){{0,{num_others}}}", text(syntax.separator)),
     };
     Ok(format!("{} call {others} {}", text(syntax.begin), text(syntax.end)))
+}
+
+/// Returns the error with the name of the function whose parameters are wrong.
+fn of_function(name: &str, error: &GrammarError) -> GrammarError {
+    GrammarError::Invalid(format!("the parameters of the function {name:?}: {error}"))
 }
 
 /// Forbids arguments that the schema does not name, unless the schema allows them.

@@ -14,21 +14,13 @@ use super::compiled::Compiled;
 use super::kept::{KeptGrammars, MAX_IDLE};
 use super::key::{GrammarKey, GrammarKeys};
 use super::stop::BuildStop;
-use super::{Grammar, GrammarError, limits};
+use super::trial::Trials;
+use super::{Grammar, GrammarError, LATE_NICENESS, PROMPT_TIME, limits, risk};
 use crate::aside::{NICENESS, lower_priority, num_turns};
 use crate::text::Tokenizer;
 
-/// The number of lanes of compilation: one for small grammars, one for large ones.
-const NUM_LANES: usize = 2;
-
 /// The maximum time that a request waits until its grammar may be compiled.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// The time in which most grammars are compiled. The priority of a build that takes longer is lowered further.
-const PROMPT_TIME: Duration = Duration::from_millis(50);
-
-/// The niceness of a thread that compiles for longer than [`PROMPT_TIME`], so that it hardly delays other threads.
-const LATE_NICENESS: i32 = 15;
 
 /// The stack of a compiling thread, in bytes: `llguidance` recurses once for each property of an object. Only pages
 /// that are touched take memory.
@@ -42,9 +34,17 @@ const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct GrammarCompiler {
     shared: Arc<Shared>,
-    /// The permits to compile small grammars, and the permits to compile large ones. They are separate so that large
-    /// grammars do not delay small ones.
-    lanes: [Arc<Semaphore>; NUM_LANES],
+    lanes: Lanes,
+}
+
+/// The permits to compile grammars of each kind. They are separate so that a kind that may take long does not delay
+/// another one.
+#[derive(Debug)]
+struct Lanes {
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    /// For grammars that need a trial.
+    risky: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -75,10 +75,13 @@ impl GrammarCompiler {
         eos_token_ids: Vec<u32>,
         memory_bytes: usize,
     ) -> Self {
-        let builder = GrammarBuilder::new(tokenizer, vocab_size, eos_token_ids, memory_bytes / 2);
-        let kept = Mutex::new(KeptGrammars::new(memory_bytes / 8));
+        let (of_matchers, of_kept) = (memory_bytes / 2, memory_bytes / 8);
+        let trials = Trials::new(memory_bytes - of_matchers - of_kept);
+        let builder = GrammarBuilder::new(tokenizer, vocab_size, eos_token_ids, trials, of_matchers);
+        let kept = Mutex::new(KeptGrammars::new(of_kept));
         let shared = Shared { builder, kept, is_forgetting: AtomicBool::new(false), keys: GrammarKeys::default() };
-        let lanes = std::array::from_fn(|_| Arc::new(Semaphore::new(num_turns())));
+        let lane = |num_turns| Arc::new(Semaphore::new(num_turns));
+        let lanes = Lanes { small: lane(num_turns()), large: lane(num_turns()), risky: lane(trials.num_turns()) };
         Self { shared: Arc::new(shared), lanes }
     }
 
@@ -93,8 +96,7 @@ impl GrammarCompiler {
             return compiled;
         }
         limits::check(grammar)?;
-        let lane = Arc::clone(&self.lanes[usize::from(limits::is_large(grammar))]);
-        let turn = tokio::time::timeout(TURN_TIMEOUT, lane.acquire_owned()).await;
+        let turn = tokio::time::timeout(TURN_TIMEOUT, self.lanes.of(grammar).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(GrammarError::Busy) };
         // Another request may have compiled the same grammar meanwhile.
         if let Some(compiled) = self.shared.kept().find(key) {
@@ -142,6 +144,18 @@ impl GrammarCompiler {
     }
 }
 
+impl Lanes {
+    /// Returns the lane of a grammar.
+    fn of(&self, grammar: &Grammar) -> Arc<Semaphore> {
+        let lane = match (risk::needs_trial(grammar), limits::is_large(grammar)) {
+            (true, _) => &self.risky,
+            (false, true) => &self.large,
+            (false, false) => &self.small,
+        };
+        Arc::clone(lane)
+    }
+}
+
 impl Shared {
     fn kept(&self) -> MutexGuard<'_, KeptGrammars> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
@@ -167,8 +181,9 @@ impl Shared {
 
     fn compile(&self, key: GrammarKey, grammar: &Grammar, stop: &BuildStop) -> Compiled {
         let compiled = self.builder.build(grammar, stop);
-        // The outcome of a stopped build says nothing about the grammar.
-        if !stop.is_stopped() {
+        // The outcome of a build that was stopped, or had no child, says nothing about the grammar.
+        let is_final = !matches!(compiled, Err(GrammarError::Busy | GrammarError::NoTrial(_)));
+        if is_final && !stop.is_stopped() {
             self.kept().keep(key, compiled.clone());
         }
         compiled

@@ -9,11 +9,17 @@ use llguidance::derivre::raw::ExprSet;
 use llguidance::derivre::{ExprRef, RegexAst};
 use llguidance::earley::lexerspec::LexerSpec;
 
+use super::intersections;
+
 /// The maximum number of terminals, because each is compared with all others, and many of them at every token.
 pub(super) const MAX_TERMINALS: usize = 10_000;
 
 /// The maximum of the estimated number of terms in the derivatives of all expressions together.
 const MAX_PARTS: u64 = 1_000_000;
+
+/// The maximum of the estimated number of terms in the derivatives of all intersections, for any text. They are computed
+/// in a single step that takes about this many microseconds and 100 times as many bytes.
+const MAX_TERMS: u64 = 300_000;
 
 /// The maximum number of `llguidance`'s steps to compute the states of the terminals after the first byte of a text.
 const MAX_STEPS: u64 = 300_000;
@@ -41,7 +47,15 @@ pub(super) fn check(spec: &LexerSpec) -> Result<(), String> {
     if parts.iter().fold(0, |sum: u64, parts| sum.saturating_add(parts.num_parts)) > MAX_PARTS {
         return Err("its regular expressions can continue in too many ways at the same time; simplify them".to_owned());
     }
-    if !parts.iter().any(|parts| parts.is_intersection) || is_soon_known(spec) {
+    if !parts.iter().any(|parts| parts.is_intersection) {
+        return Ok(());
+    }
+    if intersections::num_terms(exprs) > MAX_TERMS {
+        return Err("its intersections have too many combinations of alternatives; intersect fewer or simpler \
+                    expressions"
+            .to_owned());
+    }
+    if is_soon_known(spec) {
         return Ok(());
     }
     Err("its intersections and complements take too long to compute; simplify them".to_owned())

@@ -9,6 +9,12 @@ pub(crate) enum GrammarError {
     /// Too many other grammars are being compiled, or other sequences hold all the memory for matchers.
     #[error("too many grammars are being compiled")]
     Busy,
+    /// The child process that must try the grammar cannot work, for this reason.
+    #[error(
+        "its intersections, complements or repeated groups must first be compiled in a process of their own, and this \
+         server cannot use one now ({0}); leave them out, or ask the server's operator"
+    )]
+    NoTrial(String),
     /// The model has no token that ends the text.
     #[error("the model has no end-of-sequence token, so a text that follows a grammar could not end")]
     NoEos,

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Grammar, GrammarError, terminals};
+use super::{Grammar, GrammarError, keywords, terminals};
 
 /// The maximum number of bytes in the text of a grammar, or in one string of a schema.
 const MAX_TEXT_BYTES: usize = 256 << 10;
@@ -84,6 +84,7 @@ pub(super) fn check(grammar: &Grammar) -> Result<(), GrammarError> {
 pub(super) fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     let mut counted = Counted::default();
     check_node(schema, &mut counted)?;
+    keywords::check(schema).map_err(GrammarError::Invalid)?;
     check_multiples(&counted)
 }
 

@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use super::risk;
+
 /// The maximum number of nested levels of groups and terminals, because finding the text that may follow a character
 /// goes through all levels.
 const MAX_DEPTH: usize = 100;
@@ -32,12 +34,12 @@ struct Size {
     depth: usize,
 }
 
-/// A token of a grammar's text: a line break, a name, the number of bytes of a quoted text or expression, or a sign.
+/// A token of a grammar's text: a line break, a name, a quoted text or expression with its quotes, or a sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Piece<'a> {
     Newline,
     Name(&'a str),
-    Text(usize),
+    Text(&'a str),
     Sign(u8),
 }
 
@@ -116,7 +118,7 @@ fn read(lark: &str) -> HashMap<&str, Terminal<'_>> {
                 terminal.num_bytes += 1;
                 terminal.names.push(name);
             }
-            Piece::Text(num_bytes) => terminals.entry(current).or_default().num_bytes += num_bytes,
+            Piece::Text(text) => terminals.entry(current).or_default().num_bytes += text.len(),
             Piece::Sign(b':') => {
                 if let Some((name, num_before)) = first_of_line.take() {
                     terminals.entry(current).or_default().names.truncate(num_before);
@@ -137,8 +139,32 @@ fn read(lark: &str) -> HashMap<&str, Terminal<'_>> {
         is_line_begun |= piece != Piece::Newline;
     }
     // Rules are left out: they are never expanded, so they may name each other and themselves.
-    terminals.retain(|name, _| name.trim_start_matches('_').starts_with(|first: char| first.is_ascii_uppercase()));
+    terminals.retain(|name, _| is_terminal(name));
     terminals
+}
+
+/// True if a name is that of a terminal, not of a rule.
+fn is_terminal(name: &str) -> bool {
+    name.trim_start_matches('_').starts_with(|first: char| first.is_ascii_uppercase())
+}
+
+/// True if a terminal may be an intersection or a complement, or repeat something a number of times that may be a
+/// repetition itself. The counts of rules are left out: they are never part of an expression.
+pub(super) fn are_intersected_or_counted(lark: &str) -> bool {
+    let (mut current, mut first_of_line, mut is_line_begun) = ("", None, false);
+    for piece in pieces(lark) {
+        match piece {
+            Piece::Newline => (first_of_line, is_line_begun) = (None, false),
+            Piece::Name(name) if !is_line_begun => first_of_line = Some(name),
+            Piece::Sign(b':') => current = first_of_line.take().unwrap_or(current),
+            Piece::Sign(b'&' | b'~') => return true,
+            Piece::Sign(b'{') if is_terminal(current) => return true,
+            Piece::Text(text) if text.starts_with('/') && risk::repeats_groups(text) => return true,
+            Piece::Name(_) | Piece::Text(_) | Piece::Sign(_) => {}
+        }
+        is_line_begun |= piece != Piece::Newline;
+    }
+    false
 }
 
 fn pieces(lark: &str) -> impl Iterator<Item = Piece<'_>> {
@@ -158,8 +184,8 @@ fn pieces(lark: &str) -> impl Iterator<Item = Piece<'_>> {
             rest = others;
             return Some(match first {
                 b'\n' => Piece::Newline,
-                b'"' => Piece::Text(num_bytes),
-                b'/' if !piece.starts_with("//") => Piece::Text(num_bytes),
+                b'"' => Piece::Text(piece),
+                b'/' if !piece.starts_with("//") => Piece::Text(piece),
                 b'_' | b'a'..=b'z' | b'A'..=b'Z' => Piece::Name(piece),
                 b'#' | b'/' | b' ' | b'\t' | b'\r' => continue,
                 b':' if num_bytes > 1 => continue,

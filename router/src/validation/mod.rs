@@ -84,6 +84,8 @@ pub(crate) struct FieldNames {
     pub(crate) max_new_tokens: &'static str,
     pub(crate) min_new_tokens: &'static str,
     pub(crate) ignores_eos: &'static str,
+    /// The field with the grammar, or with the tools that the grammar enforces.
+    pub(crate) grammar: &'static str,
 }
 
 /// The way in which the response is sent to the client.
@@ -176,8 +178,8 @@ pub(crate) enum ValidationError {
     EosTokens { name: &'static str, given: usize },
     #[error("grammar is not supported")]
     GrammarDisabled,
-    #[error("grammar is not valid: {0}")]
-    Grammar(#[from] GrammarError),
+    #[error("{field} is not valid: {error}")]
+    Grammar { field: &'static str, error: GrammarError },
     #[error("`{0}` cannot be given together with a grammar: the text ends where the grammar ends")]
     GrammarAnd(&'static str),
 }
@@ -285,7 +287,8 @@ impl Validator {
         if options.sampling.min_new_tokens > 0 {
             return Err(ValidationError::GrammarAnd(options.names.min_new_tokens));
         }
-        Ok(grammars.compile(grammar).await?)
+        let field = options.names.grammar;
+        grammars.compile(grammar).await.map_err(|error| ValidationError::Grammar { field, error })
     }
 }
 

@@ -123,9 +123,10 @@ impl MessagesRequest {
     /// malformed or not supported.
     pub(crate) fn into_plan(self, defaults: &SamplingDefaults) -> Result<MessagesPlan, ApiError> {
         let max_tokens = self.max_tokens.ok_or_else(|| ApiError::BodyShape("missing field `max_tokens`".to_owned()))?;
-        let (tools, grammar) = (self.tool_use()?, self.output_config()?.format);
+        let field = self.output_format.as_ref().map_or("output_config.format", |_| "output_format");
+        let (tools, format) = (self.tool_use()?, self.output_config()?.format);
         let sampling = OpenAiSampling {
-            grammar,
+            grammar: format.map(|format| (field, format)),
             temperature: self.temperature,
             top_p: self.top_p,
             top_k: self.top_k,

@@ -50,9 +50,9 @@ pub(crate) struct OpenAiSampling {
     /// being refused.
     #[serde(skip)]
     pub(in crate::api) cuts_max_new_tokens: bool,
-    /// The constraint on the answer, from other fields of the body.
+    /// The constraint on the answer, with the name of the field of the body that contains it.
     #[serde(skip)]
-    pub(in crate::api) grammar: Option<Grammar>,
+    pub(in crate::api) grammar: Option<(&'static str, Grammar)>,
     /// The model's defaults, for fields that are absent.
     #[serde(skip)]
     pub(in crate::api) defaults: SamplingDefaults,
@@ -112,6 +112,7 @@ impl OpenAiSampling {
                 max_new_tokens: self.max_completion_tokens.map_or("max_tokens", |_| "max_completion_tokens"),
                 min_new_tokens: "min_tokens",
                 ignores_eos: "ignore_eos",
+                grammar: self.grammar.as_ref().map_or("tools", |(field, _)| field),
             },
             cuts_max_new_tokens: self.cuts_max_new_tokens,
             ignores_eos: self.ignore_eos,
@@ -122,7 +123,7 @@ impl OpenAiSampling {
             wants_watermark: false,
             wants_deltas: true,
             answer_form: None,
-            grammar: self.grammar.map(Into::into),
+            grammar: self.grammar.map(|(_, grammar)| grammar.into()),
             cache_salt: self.cache_salt,
             adapter_id: None,
         }

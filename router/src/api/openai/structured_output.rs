@@ -42,11 +42,11 @@ struct Constraint {
 }
 
 impl StructuredOutput {
-    /// Returns the constraint, if there is one.
+    /// Returns the constraint with the name of its field, if there is one.
     ///
     /// # Errors
     /// When the body has several constraints, or a malformed one.
-    pub(super) fn into_grammar(self) -> Result<Option<Grammar>, ApiError> {
+    pub(super) fn into_grammar(self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
         let Self {
             response_format,
             structured_outputs,
@@ -78,7 +78,8 @@ impl StructuredOutput {
         if let Some((other, _)) = asked.next() {
             return Err(ApiError::BodyShape(format!("{other}: cannot be given together with {field}")));
         }
-        grammar.map(Some).map_err(|sentence| ApiError::BodyShape(format!("{field}: {sentence}")))
+        let named = grammar.map(|grammar| Some((field, grammar)));
+        named.map_err(|sentence| ApiError::BodyShape(format!("{field}: {sentence}")))
     }
 }
 
@@ -90,7 +91,8 @@ mod tests {
 
     fn parse(body: &Value) -> Result<Option<Grammar>, String> {
         let output = serde_json::from_value::<StructuredOutput>(body.clone()).map_err(|error| error.to_string())?;
-        output.into_grammar().map_err(|error| error.to_string())
+        let grammar = output.into_grammar().map_err(|error| error.to_string())?;
+        Ok(grammar.map(|(_, grammar)| grammar))
     }
 
     #[test]

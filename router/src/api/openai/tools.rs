@@ -98,6 +98,9 @@ impl ToolUse {
     /// When the grammar is too large.
     pub(crate) fn apply(&self, mut form: AnswerForm, options: &mut GenerationOptions) -> Result<(), ApiError> {
         form.has_one_call = self.has_one_call;
+        if self.tools.is_some() {
+            options.names.grammar = "tools";
+        }
         let grammar = match (&self.choice, options.grammar.take().map(Arc::unwrap_or_clone)) {
             (ToolChoice::Auto, None) => Ok(None),
             (ToolChoice::Auto, Some(answer)) if self.tools.is_none() => Ok(Some(after_thought(&form, answer))),
@@ -115,7 +118,9 @@ impl ToolUse {
                 calls(&form, syntax, Some(name)).map(Some)
             }
         };
-        let grammar = grammar.map_err(|error| ApiError::Generation(ValidationError::from(error).into()))?;
+        let field = options.names.grammar;
+        let grammar =
+            grammar.map_err(|error| ApiError::Generation(ValidationError::Grammar { field, error }.into()))?;
         options.grammar = grammar.map(Arc::new);
         options.answer_form = Some(form);
         Ok(())

@@ -86,7 +86,7 @@ impl ResponsesRequest {
         let head = ResponseHead::new(model, self.echo(&sampling));
         sampling.max_completion_tokens = self.max_output_tokens.or(sampling.max_completion_tokens);
         if let Some(format) = self.text.and_then(|text| text.format) {
-            sampling.grammar = Some(format);
+            sampling.grammar = Some(("text.format", format));
         }
         let tools = ToolFields {
             tools: Some(functions(self.tools.unwrap_or_default())),
