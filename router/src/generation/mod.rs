@@ -269,9 +269,8 @@ impl Generator {
             Ok(valid)
         };
         validated.await.map_err(|error| match error {
-            ValidationError::Grammar { error: GrammarError::Busy, .. } | ValidationError::Tokenizer(TextError::Busy) => {
-                GenerationError::Overloaded
-            }
+            ValidationError::Grammar { error: GrammarError::Busy, .. }
+            | ValidationError::Tokenizer(TextError::Busy) => GenerationError::Overloaded,
             error => GenerationError::Validation(error),
         })
     }

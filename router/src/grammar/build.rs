@@ -48,7 +48,8 @@ impl GrammarBuilder {
     /// when the trial fails, or when `stop` was used.
     pub(super) fn build(&self, grammar: &Grammar, stop: &BuildStop) -> Compiled {
         let source = grammar.source()?;
-        if risk::needs_trial(grammar) {
+        let is_risky = risk::needs_trial(grammar);
+        if is_risky {
             let tokens = self.named_tokens.get_or_init(|| self.named_tokens());
             self.trials.run(&source, tokens, stop)?;
         }
@@ -65,7 +66,7 @@ impl GrammarBuilder {
         // Sequences start with copies of this matcher, so nothing may stop it any more.
         stop.set_mask(None)?;
         let compiled = CompiledGrammar::new(matcher, first_mask, self.bytes.clone());
-        compiled.try_out(stop)?;
+        compiled.try_out(is_risky, stop)?;
         Ok(compiled)
     }
 

@@ -2,7 +2,8 @@
 //! is checked. This step cannot be interrupted. The child process of a trial takes the same step before this process
 //! does.
 //!
-//! Entry points: [`to_internal`]; [`token_env`] and [`limits`], which it needs.
+//! Entry points: [`to_internal`], and [`to_internal_or_panic`] for the child; [`token_env`] and [`limits`], which they
+//! need.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -24,18 +25,25 @@ const MAX_SYMBOLS: usize = 60_000;
 /// The maximum number of states of the automata for a grammar's terminals.
 const MAX_STATES: usize = 50_000;
 
+/// The reason why a grammar is refused that makes `llguidance` panic.
+pub(super) const BEYOND: &str = "it is beyond what this server can compile";
+
 /// Converts a grammar to `llguidance`'s internal form, and checks the work of its terminals.
 ///
 /// # Errors
-/// When the grammar is invalid or takes too much work.
+/// When the grammar is invalid or takes too much work, or makes `llguidance` panic.
 pub(super) fn to_internal(source: TopLevelGrammar, env: &TokEnv) -> Result<GrammarInit, GrammarError> {
-    // `llguidance` panics in places. Its own guard keeps such a panic out of the log.
-    let internal = catch_unwind(AssertUnwindSafe(|| {
-        let (rules, terminals) = GrammarInit::Serialized(source).to_internal(Some(env.clone()), limits())?;
-        let checked = effort::check(&terminals);
-        Ok(checked.map(|()| GrammarInit::Internal(rules, terminals)))
-    }));
-    internal.map_err(|error| GrammarError::Invalid(message(&error)))?.map_err(GrammarError::Invalid)
+    // The guard of `llguidance` keeps a panic out of the log.
+    let internal = catch_unwind(AssertUnwindSafe(|| Ok(to_internal_or_panic(source, env))));
+    internal.map_err(|error| GrammarError::Invalid(message(&error)))?
+}
+
+/// Does the same as [`to_internal`], but does not catch panics.
+pub(super) fn to_internal_or_panic(source: TopLevelGrammar, env: &TokEnv) -> Result<GrammarInit, GrammarError> {
+    let internal = GrammarInit::Serialized(source).to_internal(Some(env.clone()), limits());
+    let (rules, terminals) = internal.map_err(|error| GrammarError::Invalid(message(&error)))?;
+    effort::check(&terminals).map_err(GrammarError::Invalid)?;
+    Ok(GrammarInit::Internal(rules, terminals))
 }
 
 /// Returns the limits of parsers.
@@ -72,7 +80,7 @@ pub(super) fn message(error: &dyn std::fmt::Display) -> String {
     let text = format!("{error:#}");
     if text.contains("panic: ") {
         tracing::debug!("a grammar made llguidance panic: {}", one_line(&text));
-        return "it is beyond what this server can compile".to_owned();
+        return BEYOND.to_owned();
     }
     one_line(&text)
 }

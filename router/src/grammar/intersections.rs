@@ -64,12 +64,7 @@ impl Estimator<'_> {
     /// Estimates the sets of a part. All derivatives of a part have sets of the part itself. Sets of terms that go on
     /// alike are united, for which the number of sets is doubled. `is_mixed` says if an expression makes sets of its
     /// own from those of others; `is_text` says if an expression begins with a fixed text, whose bytes are not known.
-    fn sets(
-        &mut self,
-        part: ExprRef,
-        is_mixed: impl Fn(ExprRef) -> bool,
-        is_text: impl Fn(ExprRef) -> bool,
-    ) -> Sets {
+    fn sets(&mut self, part: ExprRef, is_mixed: impl Fn(ExprRef) -> bool, is_text: impl Fn(ExprRef) -> bool) -> Sets {
         if let Some(sets) = self.of_parts.get(&part.as_u32()) {
             return *sets;
         }

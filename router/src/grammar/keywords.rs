@@ -175,7 +175,10 @@ mod tests {
         for (schema, expected) in [
             (json!({"required": ["a", 7]}), "its `required` at # must be a list of strings. Given: [\"a\",7]"),
             (json!({"minLength": -1}), "its `minLength` at # must be an integer >= 0. Given: -1"),
-            (json!({"anyOf": [{}, {"maxItems": 1.5}]}), "its `maxItems` at #/anyOf/1 must be an integer >= 0. Given: 1.5"),
+            (
+                json!({"anyOf": [{}, {"maxItems": 1.5}]}),
+                "its `maxItems` at #/anyOf/1 must be an integer >= 0. Given: 1.5",
+            ),
             (json!({"items": [true, {"$defs": {"a": 7}}]}), "the schema at #/items/1/$defs/a must be an object"),
         ] {
             let error = check(&schema).unwrap_err();

@@ -120,13 +120,18 @@ impl GrammarMatcher {
         Ok(Self { parser, stop, vocab_size: self.vocab_size, held, is_slow: self.is_slow })
     }
 
-    /// Returns a token that a mask allows and that does not end the sequence.
-    pub(super) fn some_token(&self, mask: &[u8]) -> Option<u32> {
+    /// Returns the tokens that a mask allows and that do not end the sequence.
+    pub(super) fn tokens<'a>(&'a self, mask: &'a [u8]) -> impl Iterator<Item = u32> + 'a {
         let eos = self.parser.token_env.tok_trie().eos_tokens();
         let ids = (0..)
             .zip(mask)
             .flat_map(|(place, byte)| (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| place * 8 + bit));
-        ids.into_iter().find(|id| !eos.contains(id))
+        ids.filter(|id| !eos.contains(id))
+    }
+
+    /// Returns the number of bytes of a token's text.
+    pub(super) fn num_bytes_of(&self, token_id: u32) -> usize {
+        self.parser.token_env.tok_trie().token(token_id).len()
     }
 
     pub(super) fn num_bytes(&self) -> usize {

@@ -150,7 +150,7 @@ mod tests {
             json!({"type": "string", "format": "email"}),
             json!({"type": "number", "multipleOf": 0.01, "minimum": 0}),
             json!({"type": "object", "properties": {
-                "pattern": {"type": "string", "minLength": 1}, "kind": {"enum": ["a", "b"]}, "allOf": {"type": "integer"},
+                "pattern": {"type": "string", "minLength": 1}, "kind": {"enum": ["a", "b"]},
             }, "required": ["kind"], "additionalProperties": {"type": "string"}}),
             json!({"anyOf": [{"type": "string", "pattern": "a+"}, {"type": "null"}], "default": null, "title": "A"}),
             json!({"$defs": {"address": address}, "properties": {"home": {"allOf": [{"$ref": "#/$defs/address"}],
@@ -189,9 +189,8 @@ mod tests {
         for regex in ["(ab){2}", "(a|b){1,500}", "a{1,500}{1,500}", "(?x) (a) {3}", "[é(](b){2,}", r"(\(){2}"] {
             assert!(needs_trial(&Grammar::Regex(regex.to_owned())), "{regex}");
         }
-        for regex in ["[a-z]{1,500}", r"\){2}", "[)]{2}", r"[\])]{3}", "(a{2})*(b)+", "é{2}", "(a){", ""] {
-            let is_counted = regex == "(a){";
-            assert_eq!(needs_trial(&Grammar::Regex(regex.to_owned())), is_counted, "{regex}");
+        for regex in ["[a-z]{1,500}", r"\){2}", "[)]{2}", r"[\])]{3}", "(a{2})*(b)+", "é{2}", ""] {
+            assert!(!needs_trial(&Grammar::Regex(regex.to_owned())), "{regex}");
         }
     }
 

@@ -63,6 +63,11 @@ impl BuildStop {
         child.wait().ok()
     }
 
+    #[cfg(test)]
+    pub(super) fn has_child(&self) -> bool {
+        self.child().is_some()
+    }
+
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -391,3 +391,71 @@ async fn a_grammar_within_another_may_name_itself() {
     let [bracket] = allowed(&mask)[..] else { panic!("{:?}", allowed(&mask)) };
     assert!(matcher.advance(bracket).is_err());
 }
+
+#[tokio::test]
+async fn wrong_values_of_keywords_are_refused_before_they_are_quoted() {
+    let long = "é".repeat(60);
+    for keyword in ["minimum", "multipleOf", "minLength", "pattern", "format", "prefixItems", "properties", "$ref"] {
+        let wrong = if ["pattern", "format", "$ref"].contains(&keyword) { json!([long]) } else { json!(long) };
+        let error = refused(Grammar::JsonSchema(json!({"type": "integer", keyword: wrong}))).await;
+        assert!(error.starts_with(&format!("its `{keyword}` at # must be ")), "{error}");
+    }
+    let error = refused(Grammar::JsonSchema(json!({"required": [long, 7]}))).await;
+    assert!(error.starts_with("its `required` at # must be a list of strings. Given: [\"éé"), "{error}");
+}
+
+#[tokio::test]
+async fn a_grammar_that_fails_later_is_refused_at_once() {
+    for grammar in [
+        Grammar::Regex("(([a-z]{1,500}){1,500}){1,500}".to_owned()),
+        Grammar::Regex("([a-z]{1,100}){1,100}".to_owned()),
+        Grammar::Lark("start: A\nA: B{1,500}\nB: C{1,500}\nC: /[a-z]{1,500}/".to_owned()),
+    ] {
+        let error = refused(grammar).await;
+        assert!(error.starts_with("the grammar cannot be followed: "), "{error}");
+    }
+    let text = walk(Grammar::Regex("([a-z]{1,20} ){1,100}".to_owned()), 3, 5).await;
+    assert!(text.ends_with(' '), "{text}");
+}
+
+#[tokio::test]
+async fn intersections_of_members_are_followed() {
+    let name = json!({"type": "string", "pattern": "^[a-m]+$", "maxLength": 6});
+    let schema = json!({
+        "allOf": [{"properties": {"name": name}}, {"properties": {"name": {"pattern": "^[h-z]+$"}}}],
+        "required": ["name"]
+    });
+    for seed in 0..5 {
+        let text = walk(Grammar::JsonSchema(schema.clone()), seed, 0).await;
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let name = value["name"].as_str().unwrap();
+        assert!((1..=6).contains(&name.len()) && name.bytes().all(|byte| (b'h'..=b'm').contains(&byte)), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn costly_intersections_keep_no_other_grammar_waiting() {
+    let (compiler, _) = compiler();
+    let compiler = Arc::new(compiler);
+    let bomb = |number: usize| {
+        let pattern = |n: u8| json!({"pattern": format!(".*[{}-z].{{{}}}", char::from(b'a' + n), 12 + number)});
+        Arc::new(Grammar::JsonSchema(json!({"type": "string", "allOf": (0..20).map(pattern).collect::<Vec<_>>()})))
+    };
+    let num_bombs = 4 * crate::aside::num_turns();
+    let mut bombs = tokio::task::JoinSet::new();
+    for number in 0..num_bombs {
+        let (compiler, bomb) = (Arc::clone(&compiler), bomb(number));
+        bombs.spawn(async move { compiler.compile(&bomb).await.unwrap_err() });
+    }
+    for number in 0..20 {
+        let small = Arc::new(Grammar::Regex(format!("[a-z]{{{}}}", number + 1)));
+        assert!(compiler.compile(&small).await.is_ok());
+    }
+    assert!(!bombs.is_empty());
+    while let Some(error) = bombs.join_next().await {
+        let error = error.unwrap().to_string();
+        assert!(error.starts_with("its intersections, complements or repeated groups take more than "), "{error}");
+    }
+    // The outcome is kept.
+    assert!(compiler.compile(&bomb(0)).await.is_err());
+}

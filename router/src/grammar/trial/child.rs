@@ -10,18 +10,19 @@ use std::sync::mpsc;
 use llguidance::api::TopLevelGrammar;
 use proto::exit_status;
 use rustix::param::page_size;
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
-};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
 use rustix::thread::gettid;
 
 use super::{NamedTokens, Reply, Request};
 use crate::aside::lower_priority;
-use crate::grammar::internal::{to_internal, token_env};
+use crate::grammar::internal::{BEYOND, to_internal_or_panic, token_env};
 use crate::grammar::{GrammarError, LATE_NICENESS, PROMPT_TIME};
 
 /// The stack of the thread that compiles, in bytes, taken from the memory of the trial.
 const STACK_BYTES: usize = 16 << 20;
+
+/// The addresses that an allocator may reserve without using them, in bytes.
+const RESERVED_BYTES: u64 = 256 << 20;
 
 /// The byte before a reply. It is in no text.
 pub(super) const MARK: u8 = 0;
@@ -50,7 +51,8 @@ pub fn try_grammar_as_process(args: &GrammarTrialArgs) -> ExitCode {
     };
     let mut output = vec![MARK];
     let written = serde_json::to_writer(&mut output, &reply).map_err(io::Error::from);
-    let written = written.and_then(|()| io::stdout().lock().write_all(&output));
+    let mut stdout = io::stdout().lock();
+    let written = written.and_then(|()| stdout.write_all(&output)).and_then(|()| stdout.flush());
     if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(exit_status::FAILURE) }
 }
 
@@ -62,8 +64,12 @@ fn limit(args: &GrammarTrialArgs) -> io::Result<()> {
         return Err(io::Error::other("the process that started the trial is gone"));
     }
     let pages = std::fs::read_to_string("/proc/self/statm")?;
-    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    set_at_most(Resource::As, pages * page_size() as u64 + args.memory_bytes)?;
+    let pages: Vec<u64> = pages.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    let [all, .., data, _] = pages[..] else { return Err(io::Error::other("/proc/self/statm has another form")) };
+    let bytes = |pages: u64| pages * page_size() as u64 + args.memory_bytes;
+    set_at_most(Resource::Data, bytes(data))?;
+    // Systems that do not limit data count the addresses that an allocator reserves, too.
+    set_at_most(Resource::As, bytes(all) + RESERVED_BYTES)?;
     set_at_most(Resource::Core, 0)?;
     // The kernel sends SIGXCPU at the limit.
     set_at_most(Resource::Cpu, args.seconds)
@@ -80,6 +86,8 @@ fn set_at_most(resource: Resource, value: u64) -> io::Result<()> {
 fn try_grammar() -> Reply {
     let (started_tx, started_rx) = mpsc::sync_channel(1);
     let (reply_tx, reply_rx) = mpsc::sync_channel(1);
+    // A message would need memory, of which little may be left.
+    std::panic::set_hook(Box::new(|_| {}));
     let work = move || {
         let _ = started_tx.send(gettid());
         let _ = reply_tx.send(reply());
@@ -93,7 +101,7 @@ fn try_grammar() -> Reply {
         return reply;
     }
     lower_priority(thread_id, LATE_NICENESS);
-    reply_rx.recv().unwrap_or_else(|_| Reply::Failed("its thread panicked".to_owned()))
+    reply_rx.recv().unwrap_or_else(|_| Reply::Refused(BEYOND.to_owned()))
 }
 
 fn reply() -> Reply {
@@ -113,7 +121,7 @@ fn reply() -> Reply {
         }
     }
     let env = token_env(tokens.vocab_size, &tokens.eos_token_ids, words);
-    match env.and_then(|env| to_internal(source, &env)) {
+    match env.and_then(|env| to_internal_or_panic(source, &env)) {
         Ok(_) => Reply::Finished,
         Err(GrammarError::Invalid(reason)) => Reply::Refused(reason),
         Err(error) => Reply::Failed(error.to_string()),

@@ -159,3 +159,79 @@ fn no_trial(reason: &dyn std::fmt::Display) -> GrammarError {
     tracing::warn!("a grammar cannot be tried in a process of its own: {reason}");
     GrammarError::NoTrial(reason.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tokens() -> NamedTokens {
+        NamedTokens { vocab_size: 300, eos_token_ids: vec![1], special: vec![(2, b"\xff<|mark|>".to_vec())] }
+    }
+
+    fn run(trials: Trials, source: &TopLevelGrammar) -> Result<(), GrammarError> {
+        trials.run(source, &tokens(), &BuildStop::default())
+    }
+
+    fn refused(trials: Trials, source: &TopLevelGrammar) -> String {
+        match run(trials, source) {
+            Err(GrammarError::Invalid(reason)) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns a schema of texts that must match all of `count` expressions at the same time.
+    fn intersection(count: u8) -> TopLevelGrammar {
+        let pattern = |n: u8| json!({"type": "string", "pattern": format!(".*[{}-z].{{12}}", char::from(b'a' + n))});
+        TopLevelGrammar::from_json_schema(json!({"allOf": (0..count).map(pattern).collect::<Vec<_>>()}))
+    }
+
+    #[test]
+    fn a_child_says_if_it_finishes() {
+        let trials = Trials::new(MIN_BYTES);
+        assert_eq!(run(trials, &intersection(2)), Ok(()));
+        let marks = "start: <|mark|> <[7]> A\nA: /[a-z]+/ & ~/b+/";
+        assert_eq!(run(trials, &TopLevelGrammar::from_lark(marks.to_owned())), Ok(()));
+        let reason = refused(trials, &TopLevelGrammar::from_regex("(a"));
+        assert!(reason.contains("unclosed group"), "{reason}");
+        let reason = refused(trials, &TopLevelGrammar::from_lark("start: <|other|>".to_owned()));
+        assert!(reason.contains("<|other|>"), "{reason}");
+        let panics = json!({"type": "integer", "minimum": "é".repeat(60)});
+        let reason = refused(trials, &TopLevelGrammar::from_json_schema(panics));
+        assert_eq!(reason, "it is beyond what this server can compile");
+    }
+
+    #[test]
+    fn a_child_that_takes_too_much_is_ended() {
+        let what = "its intersections, complements or repeated groups take more than";
+        let reason = refused(Trials::new(MIN_BYTES), &intersection(20));
+        assert_eq!(reason, format!("{what} 32 MiB to compile; simplify them"));
+        let much = Trials { memory_bytes: 8 << 30, num_turns: 1 };
+        assert_eq!(refused(much, &intersection(20)), format!("{what} 2s of processor time to compile; simplify them"));
+    }
+
+    #[test]
+    fn a_child_is_ended_with_the_build() {
+        let (much, stop) = (Trials { memory_bytes: 8 << 30, num_turns: 1 }, BuildStop::default());
+        std::thread::scope(|scope| {
+            let trial = scope.spawn(|| much.run(&intersection(20), &tokens(), &stop));
+            while !stop.has_child() && !trial.is_finished() {
+                std::thread::yield_now();
+            }
+            stop.stop();
+            assert_eq!(trial.join().unwrap(), Err(GrammarError::Busy));
+        });
+        assert!(!stop.has_child(), "it is reaped");
+    }
+
+    #[test]
+    fn trials_share_their_memory() {
+        for (memory_bytes, of_each) in [(0, 32 << 20), (40 << 20, 40 << 20), (1 << 30, 128 << 20)] {
+            let trials = Trials::new(memory_bytes);
+            assert!((1..=num_turns()).contains(&trials.num_turns()));
+            assert!(trials.memory_bytes * trials.num_turns() <= memory_bytes.max(MIN_BYTES), "{trials:?}");
+            assert_eq!(trials.memory_bytes, of_each.min(memory_bytes.max(MIN_BYTES) / trials.num_turns()));
+        }
+    }
+}

@@ -79,8 +79,12 @@ async fn a_wrong_grammar_is_the_clients_error_before_anything_is_sent() {
     let format = json!({"type": "json_schema", "json_schema": {"schema": {"type": "strange"}}});
     let body = json!({"messages": [{"role": "user", "content": "a"}], "response_format": format, "stream": true});
     let answer = server.post("/v1/chat/completions", &body).await;
-    assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
-    assert!(parse(&answer.text)["error"]["message"].as_str().unwrap().contains("Invalid type: strange"));
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    let message = parse(&answer.text)["error"]["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.starts_with("Input validation error: response_format is not valid: Invalid type: strange"),
+        "{message}"
+    );
     let unknown = json!({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "yaml"}});
     let answer = server.post("/v1/chat/completions", &unknown).await;
     assert!(answer.text.contains("response_format: `type` \\\"yaml\\\" is not supported"), "{}", answer.text);
