@@ -250,15 +250,17 @@ impl Server {
         self.child.id()
     }
 
-    /// The process ids of the running descendants of the launcher that main threads have started.
+    /// The process ids of the running descendants of the launcher.
     pub fn descendants(&self) -> Vec<i32> {
         let mut pids = vec![self.child.id() as i32];
         let mut next = 0;
         while next < pids.len() {
             let parent = pids[next];
             next += 1;
-            let tasks = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-            pids.extend(tasks.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+            for thread in std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten() {
+                let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+                pids.extend(children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+            }
         }
         pids.split_off(1)
     }

@@ -141,6 +141,14 @@ pub(crate) fn wide_expressions() -> Vec<Request> {
     (0..32).map(|number| with_grammar("regex", format!("(.{{0,{}}}a.{{0,500}}b){{1,50}}", 500 - number), 300)).collect()
 }
 
+/// Short schemas of texts that match many expressions at the same time. The number of terms that are computed together
+/// is exponential in the number of expressions.
+pub(crate) fn costly_intersections() -> Vec<Request> {
+    let pattern = |first: u8, num_last: u8| json!({"type": "string", "pattern": format!(".*[{}-z].{{{num_last}}}", char::from(b'a' + first))});
+    let schema = |num_last| json!({"allOf": (0..20).map(|first| pattern(first, num_last)).collect::<Vec<_>>()});
+    (8..40).map(|num_last| with_grammar("json", schema(num_last), 5)).collect()
+}
+
 /// A request with a body of almost the maximum size.
 pub(crate) fn large_bodies() -> Vec<Request> {
     vec![generate(&"a ".repeat(LARGE / 2), &json!({"max_new_tokens": 1}))]

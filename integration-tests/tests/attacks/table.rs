@@ -12,6 +12,7 @@ const SHORT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) const TABLE: &[Attack] = &[
     Attack { pause: SHORT_PAUSE, ..Attack::new("extreme-parameters", requests::extreme_parameters) },
     Attack { connections: 3, ..Attack::new("nested-grammars", requests::nested_grammars) },
+    Attack { pause: SHORT_PAUSE, ..Attack::new("costly-intersections", requests::costly_intersections) },
     Attack { connections: 6, ..Attack::new("long-stop-strings", requests::long_stop_strings) },
     Attack {
         connections: 8,

@@ -1,7 +1,13 @@
 //! Tests of grammars: texts follow them on every device and while other requests run, and bad grammars harm no other
 //! client.
 
-use integration_tests::{Client, Server, test_device};
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use integration_tests::aftermath::{self, most_afterwards};
+use integration_tests::{Client, Processes, Server, pause, send_signal, test_device};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use test_support::join_scoped;
 
@@ -154,4 +160,141 @@ fn a_client_that_leaves_its_grammar_behind_is_in_nobodys_way() {
         }
     });
     assert_eq!(server.client().metrics().value("tgi_batch_current_size"), 0.0);
+}
+
+/// The maximum time until a child process that tries a grammar runs, or has ended.
+const CHILD_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Returns the schema of texts that match `count` expressions at the same time, in which the last letters may be any.
+/// Each expression doubles the number of terms that are computed together.
+fn intersection(count: u8, num_last: usize) -> Value {
+    let pattern =
+        |n: u8| json!({"type": "string", "pattern": format!(".*[{}-z].{{{num_last}}}", char::from(b'a' + n))});
+    json!({"allOf": (0..count).map(pattern).collect::<Vec<_>>()})
+}
+
+fn with_schema(schema: &Value) -> Value {
+    json!({"inputs": "x", "parameters": {"max_new_tokens": 5, "grammar": {"type": "json", "value": schema}}})
+}
+
+/// Waits until the number of child processes that try a grammar is `wanted`, and returns their process ids.
+fn wait_for_trials(server: &Server, wanted: usize) -> Vec<i32> {
+    let start = Instant::now();
+    loop {
+        let trials = server.children("try-grammar");
+        if trials.len() == wanted {
+            return trials;
+        }
+        assert!(start.elapsed() < CHILD_DEADLINE, "{trials:?} instead of {wanted}");
+        pause(Duration::from_millis(1));
+    }
+}
+
+fn wait_until_gone(pid: i32) {
+    let start = Instant::now();
+    while std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()) {
+        assert!(start.elapsed() < CHILD_DEADLINE, "process {pid} still runs");
+        pause(Duration::from_millis(1));
+    }
+}
+
+/// Starts to send a request whose grammar is tried, stops the child process that tries it so that it cannot end by
+/// itself, and returns the connection and the child's process id.
+fn request_with_stopped_trial(server: &Server) -> (TcpStream, i32) {
+    let body = with_schema(&intersection(20, 12)).to_string();
+    let head = format!(
+        "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut connection = TcpStream::connect(server.address()).unwrap();
+    connection.write_all((head + &body).as_bytes()).unwrap();
+    let trial = wait_for_trials(server, 1)[0];
+    send_signal(trial, Signal::STOP);
+    (connection, trial)
+}
+
+#[test]
+fn costly_intersections_are_refused_while_others_are_served() {
+    let server = Server::mock().start();
+    let client = server.client();
+    let processes = Processes::of(&server);
+    assert_eq!(answer(&client, &json!({"grammar": {"type": "regex", "value": "[a-c]{9}"}})).len(), 9);
+    let before = processes.now();
+    std::thread::scope(|scope| {
+        let bombs: Vec<_> = [(20, 12), (16, 12), (20, 8)]
+            .into_iter()
+            .map(|(count, num_last)| {
+                let (client, body) = (server.client(), with_schema(&intersection(count, num_last)));
+                scope.spawn(move || client.post("/generate", &body))
+            })
+            .collect();
+        for number in 0..8 {
+            let grammar = json!({"type": "regex", "value": format!("[a-c]{{{}}}", number + 1)});
+            assert_eq!(answer(&server.client(), &json!({"grammar": grammar})).len(), number + 1);
+        }
+        for bomb in bombs {
+            let response = join_scoped(bomb, "a bomb");
+            assert_eq!(response.status, 422, "{}", response.text);
+            let (message, _) = response.error();
+            let begins = "Input validation error: grammar is not valid: its intersections, complements or repeated groups \
+                          take more than ";
+            assert!(message.starts_with(begins) && message.ends_with("; simplify them"), "{message}");
+        }
+    });
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": intersection(20, 11)}});
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let body = json!({"model": "x", "messages": messages, "response_format": format});
+    let response = client.post("/v1/chat/completions", &body);
+    assert_eq!(response.status, 400, "{}", response.text);
+    assert!(response.text.contains("response_format is not valid: its intersections"), "{}", response.text);
+    wait_for_trials(&server, 0);
+    let most = most_afterwards(before, 32 << 20);
+    let resident = aftermath::examine(&client, &processes, most).resident;
+    assert!(resident.router <= most, "{resident:?} after {before:?}");
+    // An intersection that is not costly is followed.
+    let name = json!({"type": "string", "pattern": "^[a-c]+$", "minLength": 2, "maxLength": 4});
+    let parameters = json!({"grammar": {"type": "json", "value": name}, "max_new_tokens": 50});
+    let text: String = serde_json::from_str(&answer(&client, &parameters)).unwrap();
+    assert!((2..=4).contains(&text.len()) && text.bytes().all(|byte| (b'a'..=b'c').contains(&byte)), "{text}");
+}
+
+#[test]
+fn the_trial_of_a_grammar_ends_with_its_client_and_with_the_router() {
+    let server = Server::mock().start();
+    let (connection, trial) = request_with_stopped_trial(&server);
+    drop(connection);
+    wait_until_gone(trial);
+    assert_eq!(answer(&server.client(), &json!({"grammar": {"type": "regex", "value": "[a-c]{3}"}})).len(), 3);
+    let (_connection, trial) = request_with_stopped_trial(&server);
+    send_signal(server.child("router"), Signal::KILL);
+    wait_until_gone(trial);
+}
+
+#[test]
+fn values_of_wrong_types_are_named_and_panic_nowhere() {
+    let server = Server::mock().start();
+    let client = server.client();
+    let long = "é".repeat(60);
+    for keyword in ["minimum", "multipleOf", "minLength", "required"] {
+        let schema = json!({"properties": {"age": {"type": "integer", keyword: long}}});
+        let response = client.post("/generate", &with_schema(&schema));
+        assert_eq!(response.status, 422, "{}", response.text);
+        let (message, _) = response.error();
+        let begins =
+            format!("Input validation error: grammar is not valid: its `{keyword}` at #/properties/age must be ");
+        assert!(message.starts_with(&begins), "{message}");
+    }
+    let log = server.stop().log.join("\n");
+    assert!(!log.contains("panic") && !log.contains("ERROR"), "{log}");
+}
+
+#[test]
+fn counts_that_cannot_be_followed_are_the_clients_error() {
+    let server = Server::mock().start();
+    for regex in ["(([a-z]{1,500}){1,500}){1,500}", "([a-z]{1,100}){1,100}"] {
+        let grammar = json!({"type": "regex", "value": regex});
+        let body = json!({"inputs": "x", "parameters": {"max_new_tokens": 300, "grammar": grammar}});
+        let response = server.client().post("/generate", &body);
+        assert_eq!(response.status, 422, "{regex}: {}", response.text);
+    }
 }
