@@ -1,9 +1,9 @@
 //! `text-generation-launcher`: starts a text-generation server.
 //!
 //! One executable plays every part. Without a subcommand it is the launcher, which runs itself again as `shard` and
-//! `router`; the router runs itself again as `try-grammar`. The other subcommands start no server; `--help` lists them. Exit status: 0 after a clean stop, 2 for bad
-//! arguments or configuration, 3 when the device is missing, is in use or has no plugin, 17 when a shard failed, 1 for
-//! anything else (`docs/exit-codes.md`).
+//! `router`; the router runs itself again as `try-grammar`. The other subcommands start no server; `--help` lists them.
+//! Exit status: 0 after a clean stop, 2 for bad arguments or configuration, 3 when the device is missing, is in use or
+//! has no plugin, 17 when a shard failed, 1 for anything else (`docs/exit-codes.md`).
 
 #![forbid(unsafe_code)]
 

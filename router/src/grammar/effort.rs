@@ -17,8 +17,9 @@ pub(super) const MAX_TERMINALS: usize = 10_000;
 /// The maximum of the estimated number of terms in the derivatives of all expressions together.
 const MAX_PARTS: u64 = 1_000_000;
 
-/// The maximum of the estimated number of terms in the derivatives of all intersections, for any text. They are computed
-/// in a single step. Estimates are high: the worst measured step of a grammar at this limit took 15 ms and 3 MiB.
+/// The maximum of the estimated number of terms in the derivatives of all intersections, for any text. They are
+/// computed in a single step. Estimates are high: the worst measured step of a grammar at this limit took 15 ms and
+/// 3 MiB.
 const MAX_TERMS: u64 = 300_000;
 
 /// The maximum number of `llguidance`'s steps to compute the states of the terminals after the first byte of a text.

@@ -72,8 +72,8 @@ fn is_schema_risky(schema: &Value) -> bool {
     found.is_risky || (found.merges && found.has_texts)
 }
 
-/// Searches a schema at all levels. Values that only look like schemas, such as those of `const`, are searched too: they
-/// can only cause an unnecessary trial.
+/// Searches a schema at all levels. Values that only look like schemas, such as those of `const`, are searched too:
+/// they can only cause an unnecessary trial.
 fn find(schema: &Value, found: &mut Found) {
     match schema {
         Value::Object(keywords) => {

@@ -1,7 +1,7 @@
 //! The child's part of a trial: limits this process, takes the first step of a build, and says if it finished.
 //!
-//! Entry point: [`try_grammar_as_process`]. The process ends with its parent, and it ends by a signal or an abort when it
-//! exceeds a limit.
+//! Entry point: [`try_grammar_as_process`]. The process ends with its parent, and it ends by a signal or an abort when
+//! it exceeds a limit.
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;

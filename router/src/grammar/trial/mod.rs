@@ -1,8 +1,8 @@
 //! Trials of grammars: a child process takes the first step of a build, which nothing can interrupt, with limits of
 //! processor time and memory. This process then compiles only grammars for which the child finished.
 //!
-//! Entry points: [`Trials::run`] here, and [`try_grammar_as_process`] in the child, which is the same executable with the
-//! hidden subcommand [`SUBCOMMAND`]. The child reads one [`Request`] from stdin, writes one [`Reply`] to stdout, and
+//! Entry points: [`Trials::run`] here, and [`try_grammar_as_process`] in the child, which is the same executable with
+//! the hidden subcommand `SUBCOMMAND`. The child reads one [`Request`] from stdin, writes one [`Reply`] to stdout, and
 //! ends. It never outlives the trial, whose thread kills and reaps it, nor this process (`PR_SET_PDEATHSIG`).
 
 mod child;
@@ -163,6 +163,7 @@ fn no_trial(reason: &dyn std::fmt::Display) -> GrammarError {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use test_support::{join_scoped, until};
 
     use super::*;
 
@@ -216,11 +217,9 @@ mod tests {
         let (much, stop) = (Trials { memory_bytes: 8 << 30, num_turns: 1 }, BuildStop::default());
         std::thread::scope(|scope| {
             let trial = scope.spawn(|| much.run(&intersection(20), &tokens(), &stop));
-            while !stop.has_child() && !trial.is_finished() {
-                std::thread::yield_now();
-            }
+            until("the child", || stop.has_child() || trial.is_finished());
             stop.stop();
-            assert_eq!(trial.join().unwrap(), Err(GrammarError::Busy));
+            assert_eq!(join_scoped(trial, "the end of the trial"), Err(GrammarError::Busy));
         });
         assert!(!stop.has_child(), "it is reaped");
     }
