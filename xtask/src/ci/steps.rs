@@ -260,7 +260,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "published-shapes",
         lane: Lane::Main,
-        line: "cargo test --workspace --locked --test it -- --ignored ahead::decode_programs_of_published",
+        line: "HILO_TEST_SHAPE= cargo test --workspace --locked --test it -- ahead::decode_programs_of_published",
         needs_build: true,
         units: &[full("all", 800, &[])],
     },
