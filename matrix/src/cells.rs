@@ -1,8 +1,8 @@
 //! The cells that a run takes, as the tests read them.
 //!
 //! A file of cells has the time at which drawing ends in its first line, in seconds since 1970, and one cell in each
-//! other line: `core`, `touched` or `drawn`, the form and the checkpoint, separated by spaces. After the time, tests leave
-//! out the drawn cells that they have not begun, and append them to another file.
+//! other line: `core`, `touched` or `drawn`, the form and the checkpoint, separated by spaces. After the time, tests
+//! leave out the drawn cells that they have not begun, and append them to another file.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -42,8 +42,8 @@ impl Choice {
     }
 }
 
-/// The cells of one form that a run takes, in the order in which it computes them. The iterator ends early when the time
-/// of a run is over.
+/// The cells of one form that a run takes, in the order in which it computes them. The iterator ends early when the
+/// time of a run is over.
 #[derive(Debug)]
 pub struct Cells {
     form: &'static str,

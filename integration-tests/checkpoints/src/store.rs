@@ -59,7 +59,7 @@ mod tests {
         };
         let found: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(derive)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            threads.into_iter().map(|thread| test_support::join_scoped(thread, "a derived checkpoint")).collect()
         });
         assert!(found.iter().all(|found| *found == parts));
         let complete = derived(sources, "model", |_| panic!("it exists"));

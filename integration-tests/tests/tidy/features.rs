@@ -1,5 +1,5 @@
-//! Checks the features of our crates. Tests, black-box tests and clients share one build, in which the features that only
-//! tests need are on, so such a feature may add a module but must not change code.
+//! Checks the features of our crates. Tests, black-box tests and clients share one build, in which the features that
+//! only tests need are on, so such a feature may add a module but must not change code.
 
 use crate::tree::{CRATES, all_rust_files, read};
 

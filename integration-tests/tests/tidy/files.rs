@@ -54,7 +54,7 @@ const NAMES: [&str; 5] = [".dockerignore", ".gitignore", "Dockerfile", "LICENSE"
 
 /// Returns the paths of tracked files, relative to the root. Deleted ones are left out.
 fn tracked() -> Vec<String> {
-    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().expect("git runs");
+    let output = test_support::output(Command::new("git").args(["ls-files", "-z"]).current_dir(root()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let paths = String::from_utf8(output.stdout).expect("paths are text");
     paths.split_terminator('\0').filter(|path| root().join(path).exists()).map(str::to_owned).collect()

@@ -48,7 +48,7 @@ impl Item {
     }
 }
 
-/// What a run takes and what it leaves.
+/// The units and cells that a run takes, and those that it leaves.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     /// The commit, or a name for the choice.

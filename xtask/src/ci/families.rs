@@ -11,7 +11,7 @@ use crate::root;
 const MODELS: &str = "model/src/models";
 const FIXTURES: &str = "integration-tests/fixtures";
 
-/// A file that concerns more checkpoints than this is not one of a family: the core and more draws check it.
+/// A file or a change that concerns more checkpoints than this concerns no family in particular: the core checks it.
 const MAX_CHECKPOINTS: usize = 40;
 
 /// The checkpoints and the families that they belong to.
@@ -49,16 +49,18 @@ impl Families {
         Ok(names.into_iter().map(|name| name.trim_end_matches(".gguf").trim_end_matches(".json").to_owned()).collect())
     }
 
-    /// Returns the checkpoints that the changed files concern, if these are files of families or of checkpoints.
+    /// Returns the checkpoints that the changed files concern, if these are files of a few families or checkpoints.
     pub(crate) fn touched(&self, files: &[String]) -> Vec<&str> {
-        let touched = files.iter().filter_map(|file| {
+        let by_file = files.iter().map(|file| {
             let is_touched = |(name, modules): &(&String, &Vec<String>)| {
                 modules.iter().any(|module| is_of_module(file, module)) || is_of_checkpoint(file, name)
             };
-            let touched: Vec<&str> = self.modules.iter().filter(is_touched).map(|(name, _)| name.as_str()).collect();
-            (touched.len() <= MAX_CHECKPOINTS).then_some(touched)
+            self.modules.iter().filter(is_touched).map(|(name, _)| name.as_str()).collect::<Vec<_>>()
         });
-        touched.flatten().collect()
+        let mut touched: Vec<&str> = by_file.filter(|names| names.len() <= MAX_CHECKPOINTS).flatten().collect();
+        touched.sort_unstable();
+        touched.dedup();
+        if touched.len() <= MAX_CHECKPOINTS { touched } else { Vec::new() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs the chosen units in two lanes.
 //!
-//! The main lane prints as it goes. The other lane begins with what needs no executable, waits until the tests are built,
-//! and prints each step when it ends. When a step fails, the other lane is stopped.
+//! The main lane prints as it goes. The other lane begins with what needs no executable, waits until the tests are
+//! built, and prints each step when it ends. When a step fails, the other lane is stopped.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;

@@ -1,8 +1,8 @@
-//! To add a step of CI, or a unit of one:
+//! The table of the steps of CI and their units. To add a step or a unit:
 //! 1. Add a row to [`STEPS`]: the name, the lane, the command line and its units. A unit is the smallest part that can
 //!    run alone, such as one client or one module of tests.
-//! 2. Make the unit `core` if every run must take it, else `drawn`. `of` names the paths whose change makes every run take
-//!    it, and `near` those whose change makes a draw more likely.
+//! 2. Make the unit `core` if every run must take it, else `drawn`. `of` names the paths whose change makes every run
+//!    take it, and `near` those whose change makes a draw more likely.
 //! 3. State its time in seconds on two cores of a Zen 4. `.ci/run` prints the times of a run.
 
 /// A lane of steps that run one after the other. Two lanes run at the same time.
@@ -133,7 +133,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "crates",
         lane: Lane::Main,
-        line: "cargo test --workspace --locked --exclude integration-tests --test '*' && cargo test --workspace --locked --test tidy && cargo test --workspace --locked --doc",
+        line: "cargo test --workspace --locked --test all --test processes --test cpu --test tpu --test memory --test server --test tidy && cargo test --workspace --locked --doc",
         needs_build: true,
         units: &[core("all", 60)],
     },
@@ -260,7 +260,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "published-shapes",
         lane: Lane::Main,
-        line: "cargo test --workspace --locked --test it -- --ignored ahead::decode_programs_of_published",
+        line: "HILO_TEST_SHAPE= cargo test --workspace --locked --test it -- ahead::decode_programs_of_published",
         needs_build: true,
         units: &[full("all", 800, &[])],
     },
@@ -360,6 +360,22 @@ mod tests {
         let it = STEPS.iter().find(|step| step.name == "it").unwrap();
         let units: Vec<_> = it.units.iter().map(|unit| unit.name).collect();
         assert_eq!(units, modules.collect::<Vec<_>>());
+    }
+
+    /// The step must select the whole workspace, because other selections build dependencies with other features.
+    #[test]
+    fn every_test_in_a_folder_of_tests_is_named() {
+        for entry in std::fs::read_dir(root()).unwrap() {
+            let tests = std::fs::read_dir(entry.unwrap().path().join("tests"));
+            for test in tests.into_iter().flatten().map(|test| test.unwrap().path()) {
+                if test.is_dir() && !test.join("main.rs").exists() {
+                    continue;
+                }
+                let test = test.file_name().unwrap().to_str().unwrap();
+                let argument = format!("--test {}", test.trim_end_matches(".rs"));
+                assert!(STEPS.iter().any(|step| step.line.contains(&argument)), "no step has {argument}");
+            }
+        }
     }
 
     #[test]
