@@ -206,8 +206,8 @@ fn request_with_stopped_trial(server: &Server) -> (TcpStream, i32) {
         "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    let mut connection = TcpStream::connect(server.address()).unwrap();
-    connection.write_all((head + &body).as_bytes()).unwrap();
+    let mut connection = TcpStream::connect(server.address()).expect("the server listens");
+    connection.write_all((head + &body).as_bytes()).expect("the server reads");
     let trial = wait_for_trials(server, 1)[0];
     send_signal(trial, Signal::STOP);
     (connection, trial)
