@@ -63,7 +63,9 @@ fn call_rules(
         form.functions().enumerate().filter(|(_, (of, _))| name.is_none_or(|name| name == *of))
     {
         let head = text(&[syntax.before_name, function, syntax.before_arguments].concat());
-        let closed = limits::check_schema(schema).and_then(|()| closed(schema));
+        // A function may have no parameters, and then no schema.
+        let checked = if schema.is_object() { limits::check_schema(schema) } else { Ok(()) };
+        let closed = checked.and_then(|()| closed(schema));
         let schema = schema::prepare(closed.map_err(|error| of_function(function, &error))?);
         let _ = writeln!(rules, "call_{index}: {head} arguments_{index} {}", text(syntax.after_arguments));
         let _ = writeln!(rules, "arguments_{index}: %json {schema}");
