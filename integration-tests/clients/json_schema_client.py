@@ -65,7 +65,7 @@ assert num_ended >= 200, f"only {num_ended} of {len(CASES)} schemas had an answe
 for name, (schema, word) in REFUSED.items():
     try:
         ask(schema, temperature=0)
-    except openai.UnprocessableEntityError as error:
+    except openai.BadRequestError as error:
         assert word in error.body["message"], f"{name}: {error.body}"
     else:
         raise AssertionError(f"{name} was not refused")

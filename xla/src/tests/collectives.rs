@@ -31,7 +31,7 @@ pub(super) fn check(
 }
 
 /// Does the same as [`check`], with the weights that `weights` returns.
-fn check_with(
+pub(super) fn check_with(
     build: &dyn Fn(usize) -> (Arc<Graph>, Vec<WeightSpec>),
     (batch, bucket): (impl Fn() -> Batch, [usize; 2]),
     arguments: &[Array],

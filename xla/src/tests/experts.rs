@@ -5,7 +5,7 @@ use std::sync::Arc;
 use backend::BLOCK_SIZE;
 use proptest::prelude::*;
 
-use super::collectives::{check, rows_of_one_token};
+use super::collectives::{check_with, rows_of_one_token};
 use super::*;
 
 /// The sizes of a layer of experts. Each token chooses two experts if there are two.
@@ -50,8 +50,13 @@ impl Layer {
         let mixture = graph.route(scores, None, RouterSpec::softmax(num_chosen, true)).unwrap();
         let matrices = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
         let biases = has_biases.then(|| [3, 4, 5].map(|index: usize| graph.weight(&specs[index])));
-        let clamped = Gating { activation: Activation::QuickGelu, clamp: Some(Clamp { limit: 1.5, offset: 1.0 }) };
-        let gating = if has_biases { clamped } else { Activation::Silu.into() };
+        let activation = match (rounding, has_biases) {
+            (Some(_), _) => Activation::Relu,
+            (None, true) => Activation::QuickGelu,
+            (None, false) => Activation::Silu,
+        };
+        let clamp = has_biases.then_some(Clamp { limit: 1.5, offset: 1.0 });
+        let gating = Gating { activation, clamp };
         let spec = ExpertsSpec { num_chosen, gating, weighted };
         let part = graph.experts([x, mixture], matrices, biases, spec).unwrap();
         let sum = if num_ranks == 1 { part } else { graph.all_reduce(part).unwrap() };
@@ -59,10 +64,29 @@ impl Layer {
     }
 
     /// Returns x and the scores of the experts.
+    ///
+    /// Quantized experts quantize what they compute in between, and there the smallest difference can make another
+    /// integer. Therefore all that they compute before is exact: the scales of x and of the weights are powers of two,
+    /// and the two chosen experts have the same score.
     fn arguments(self, num_rows: usize, numbers: &mut Numbers) -> [Array; 2] {
-        let Self { num_experts, hidden_size, .. } = self;
-        let x = floats(&[num_rows, hidden_size], numbers.short_floats(num_rows * hidden_size));
-        [x, floats(&[num_rows, num_experts], numbers.floats(num_rows * num_experts, 4.0))]
+        let Self { num_experts, hidden_size, rounding, .. } = self;
+        let [x, scores] = if rounding.is_none() {
+            [numbers.short_floats(num_rows * hidden_size), numbers.floats(num_rows * num_experts, 4.0)]
+        } else {
+            let x = numbers.rows_of_largest(largest(Rounding::Int8), num_rows, hidden_size);
+            [x, (0..num_rows).flat_map(|_| numbers.equal_scores(num_experts)).collect()]
+        };
+        [floats(&[num_rows, hidden_size], x), floats(&[num_rows, num_experts], scores)]
+    }
+
+    /// Returns the values of a weight.
+    fn weights(self, spec: &WeightSpec, numbers: &mut Numbers) -> Vec<f32> {
+        match (spec.rounding, &spec.shape[..]) {
+            (Some(rounding), [num_experts, num_outputs, num_inputs]) => {
+                numbers.rows_of_largest(largest(rounding), num_experts * num_outputs, *num_inputs)
+            }
+            (_, shape) => numbers.short_floats(shape.iter().product()),
+        }
     }
 
     fn tolerance(self) -> Tolerance {
@@ -70,6 +94,15 @@ impl Layer {
         // input.
         let size = (self.hidden_size * self.hidden_size * self.intermediate_size) as f32;
         Tolerance::Close { relative: 1e-5, absolute: 2e-5 * size }
+    }
+}
+
+/// Returns the largest magnitude of a row whose scale is 2⁻⁶.
+fn largest(rounding: Rounding) -> f32 {
+    match rounding {
+        Rounding::Int8 => 127.0 / 64.0,
+        Rounding::Int4 => 120.0 / 64.0,
+        other => panic!("the CPU backend has no {other:?}"),
     }
 }
 
@@ -146,7 +179,8 @@ proptest! {
         let mut numbers = Numbers::new(seed);
         let arguments = layer.arguments(num_rows, &mut numbers);
         let batch = || rows_of_one_token(num_rows, &vec![0; num_rows]);
-        check(&build, (batch, [num_rows + 1, 1]), &arguments, &mut numbers, &[layer.tolerance()]);
+        let weights = &mut |spec: &WeightSpec| layer.weights(spec, &mut numbers);
+        check_with(&build, (batch, [num_rows + 1, 1]), &arguments, weights, &[layer.tolerance()]);
     }
 
     /// In programs with a fixed length of context, the loop also runs for tiles without choices.

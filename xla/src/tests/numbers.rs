@@ -52,6 +52,26 @@ impl Numbers {
         (0..num_rows * len).map(&mut number).collect()
     }
 
+    /// Returns rows whose largest magnitude is `largest`, at one place of each row. All other values are multiples of
+    /// 1/64 below it.
+    pub(crate) fn rows_of_largest(&mut self, largest: f32, num_rows: usize, len: usize) -> Vec<f32> {
+        let levels = (largest * 64.0) as usize;
+        let mut row = || {
+            let mut row: Vec<f32> = (0..len).map(|_| (self.below(2 * levels) as f32 - levels as f32) / 64.0).collect();
+            row[self.below(len)] = largest;
+            row
+        };
+        (0..num_rows).flat_map(|_| row()).collect()
+    }
+
+    /// Returns `len` scores. Two of them, or the only one, are equal and so much larger than the others that these add
+    /// nothing to a softmax.
+    pub(crate) fn equal_scores(&mut self, len: usize) -> Vec<f32> {
+        let mut scores = vec![-50.0; len];
+        self.permutation(len).into_iter().take(2).for_each(|index| scores[index] = 0.0);
+        scores
+    }
+
     /// Returns `len` numbers below `end`.
     pub(crate) fn indices(&mut self, len: usize, end: usize) -> Vec<i32> {
         (0..len).map(|_| self.below(end) as i32).collect()
