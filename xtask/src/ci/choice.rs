@@ -3,7 +3,7 @@
 use matrix::{Choice, FORMS, Form};
 
 use super::change::Change;
-use super::families::Families;
+use super::families::{Families, Touched};
 use super::steps::{LIBRARIES, Lane, Rank, STEPS, Step, Unit};
 
 /// The time in seconds for what is drawn in each lane, on two cores of a Zen 4.
@@ -83,7 +83,11 @@ impl Pool {
                 }
                 Item::Cell(form, name) => {
                     let checkpoint = name.split('+').next().unwrap_or(name);
-                    (form.is_core(name), touched.contains(&checkpoint), 1.0)
+                    let (is_touched, is_near) = match &touched {
+                        Touched::Few(names) => (names.contains(&checkpoint), false),
+                        Touched::Many(names) => (false, names.contains(&checkpoint)),
+                    };
+                    (form.is_core(name), is_touched, if is_near { NEAR } else { 1.0 })
                 }
             };
             match (is_core, is_touched) {
@@ -228,6 +232,22 @@ mod tests {
             }
         }
         assert!(is(&taken, Choice::Touched, "gguf/afmoe"));
+    }
+
+    #[test]
+    fn checkpoints_of_a_large_change_are_drawn_before_others() {
+        let pool = Pool::read().unwrap();
+        let names = Families::checkpoints(matrix::form("xla")).unwrap();
+        let changed: Vec<&String> = names.iter().take(60).collect();
+        let file = |name: &&String| format!("integration-tests/fixtures/families/{name}/config.json");
+        let change = Change { commit: "1".to_owned(), files: Some(changed.iter().map(file).collect()) };
+        let chosen = pool.choose(&change);
+        let drawn = chosen.taken.iter().filter_map(|(choice, item)| match item {
+            Item::Cell(form, name) if *choice == Choice::Drawn && form.folder == "families" => Some(name),
+            _ => None,
+        });
+        let (changed, others): (Vec<_>, Vec<_>) = drawn.partition(|name| changed.contains(name));
+        assert!(changed.len() > 2 * others.len(), "{} of the change, {} others", changed.len(), others.len());
     }
 
     #[test]

@@ -11,7 +11,8 @@ use crate::root;
 const MODELS: &str = "model/src/models";
 const FIXTURES: &str = "integration-tests/fixtures";
 
-/// A file or a change that concerns more checkpoints than this concerns no family in particular: the core checks it.
+/// A file that concerns more checkpoints than this concerns no family in particular: the core checks it. Of a change
+/// that concerns more, some are drawn.
 const MAX_CHECKPOINTS: usize = 40;
 
 /// The checkpoints and the families that they belong to.
@@ -49,8 +50,8 @@ impl Families {
         Ok(names.into_iter().map(|name| name.trim_end_matches(".gguf").trim_end_matches(".json").to_owned()).collect())
     }
 
-    /// Returns the checkpoints that the changed files concern, if these are files of a few families or checkpoints.
-    pub(crate) fn touched(&self, files: &[String]) -> Vec<&str> {
+    /// Returns the checkpoints that the changed files concern.
+    pub(crate) fn touched(&self, files: &[String]) -> Touched<'_> {
         let by_file = files.iter().map(|file| {
             let is_touched = |(name, modules): &(&String, &Vec<String>)| {
                 modules.iter().any(|module| is_of_module(file, module)) || is_of_checkpoint(file, name)
@@ -60,8 +61,17 @@ impl Families {
         let mut touched: Vec<&str> = by_file.filter(|names| names.len() <= MAX_CHECKPOINTS).flatten().collect();
         touched.sort_unstable();
         touched.dedup();
-        if touched.len() <= MAX_CHECKPOINTS { touched } else { Vec::new() }
+        if touched.len() <= MAX_CHECKPOINTS { Touched::Few(touched) } else { Touched::Many(touched) }
     }
+}
+
+/// The checkpoints that a change concerns.
+#[derive(Debug)]
+pub(crate) enum Touched<'a> {
+    /// So few that a run computes all of them in every form.
+    Few(Vec<&'a str>),
+    /// So many that a run draws from them.
+    Many(Vec<&'a str>),
 }
 
 fn is_of_module(file: &str, module: &str) -> bool {
@@ -111,7 +121,10 @@ mod tests {
 
     fn touched(file: &str) -> Vec<String> {
         let families = Families::read().unwrap();
-        families.touched(&[file.to_owned()]).into_iter().map(str::to_owned).collect()
+        match families.touched(&[file.to_owned()]) {
+            Touched::Few(names) => names.into_iter().map(str::to_owned).collect(),
+            Touched::Many(names) => panic!("one file touches {} checkpoints", names.len()),
+        }
     }
 
     #[test]
