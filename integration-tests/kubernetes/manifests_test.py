@@ -65,6 +65,20 @@ def check_pod(pod):
     assert spec["terminationGracePeriodSeconds"] >= needed, f"{pod.name} needs {needed} s"
 
 
+def check_spread(pod):
+    """Checks that the pods of a Deployment are spread over nodes and over zones."""
+    keys = {constraint["topologyKey"] for constraint in pod.spec["topologySpreadConstraints"]}
+    assert keys == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}, keys
+
+
+def check_outage_of_metrics(document):
+    """Checks that a missing metric does not count as no load."""
+    spec = document["spec"]
+    assert spec["fallback"]["replicas"] == spec["maxReplicaCount"]
+    for trigger in spec["triggers"]:
+        assert trigger["metadata"]["ignoreNullValues"] == "false", trigger["name"]
+
+
 def check_slice(name, document, documents, pod):
     """Checks a set of groups of pods, each of which serves one model."""
     message = f"{name}: {document['metadata']['name']}"
@@ -80,6 +94,10 @@ def check_slice(name, document, documents, pod):
             index = selector.get("matchLabels", selector).get(f"{manifests.LWS}/worker-index")
             assert index == "0", f"{message}: {each['kind']} sends requests to all pods of a group"
 
+    [budget] = [each["spec"] for each in documents if each["kind"] == "PodDisruptionBudget"]
+    assert budget["maxUnavailable"] == 1, message
+    assert budget["selector"]["matchLabels"].get(f"{manifests.LWS}/worker-index") == "0", message
+
     [policy] = [each for each in documents if each["kind"] == "NetworkPolicy"]
     everybody, peers = policy["spec"]["ingress"]
     same_set = {f"{manifests.LWS}/name": document["metadata"]["name"]}
@@ -89,6 +107,8 @@ def check_slice(name, document, documents, pod):
 
     variables = pod.variables(dict.fromkeys(["hf-token", "api-key"], ""))
     assert int(variables["SLICE_PORT"]) == pod.port("slice"), message
+    is_tpu = "google.com/tpu" in pod.container["resources"]["limits"]
+    assert is_tpu or variables["SLICE_TLS"] == "true", f"{message}: activations would cross the network in clear"
     folders = [mount["mountPath"] for mount in pod.container["volumeMounts"] if mount["name"] == "slice"]
     assert folders == [variables["SLICE_SECRET_FILE"].rpartition("/")[0]], message
     start, alive = pod.container["startupProbe"], pod.container["livenessProbe"]
@@ -164,7 +184,11 @@ def main():
         pods = manifests.pods(name, documents)
         for pod in pods:
             check_pod(pod)
+            if name in ("cpu", "example"):
+                check_spread(pod)
         for document in documents:
+            if document["kind"] == "ScaledObject":
+                check_outage_of_metrics(document)
             if document["kind"] == "LeaderWorkerSet":
                 [pod] = pods
                 check_slice(name, document, documents, pod)

@@ -17,6 +17,9 @@ in use or has no plugin; 17 when a shard failed; 1 after any other failure.";
 /// The heading in the help for flags about processes.
 const PROCESSES: &str = "Processes";
 
+/// The maximum number of shard processes of a host. No host has as many memories or TPU cores.
+const MAX_SHARDS: i64 = 64;
+
 /// Serves a large language model over HTTP, with the APIs of Hugging Face's text-generation-inference, OpenAI and
 /// Anthropic.
 #[derive(Debug, Parser)]
@@ -122,7 +125,7 @@ pub(crate) struct LaunchArgs {
     pub(crate) sharded: Option<bool>,
 
     /// Number of shard processes of each host [default: 1]
-    #[arg(long, env, help_heading = PROCESSES)]
+    #[arg(long, env, help_heading = PROCESSES, value_parser = clap::value_parser!(u32).range(..=MAX_SHARDS))]
     pub(crate) num_shard: Option<u32>,
 
     /// Number of devices that each shard process uses; the model is split over --num-shard × --devices-per-shard

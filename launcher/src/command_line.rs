@@ -1,8 +1,8 @@
 //! Parses arguments and environment variables into [`Args`], and reports errors in them.
 //!
-//! Entry point: [`parse`]. Unlike clap alone, it takes an empty variable as not set, gives an alias of a flag a
-//! variable too, names the variable in an error about its value, and suggests only names that are similar or that stand
-//! for a flag of another server.
+//! Entry point: [`parse`]. Unlike clap alone, it takes an empty variable as not set, except those of [`NEVER_EMPTY`];
+//! it gives an alias of a flag a variable too, names the variable in an error about its value, and suggests only names
+//! that are similar or that stand for a flag of another server.
 
 use std::ffi::{OsStr, OsString};
 
@@ -40,6 +40,10 @@ const NEEDED_MOST: [&str; 15] = [
     "kv-cache-memory",
     "log-level",
 ];
+/// Variables that are refused when they are empty. Without their values everybody may call, web pages of every origin
+/// may call, or the hosts of a slice share no secret.
+const NEVER_EMPTY: [&str; 4] = ["API_KEY", "API_KEY_FILE", "CORS_ALLOW_ORIGIN", "SLICE_SECRET_FILE"];
+
 /// The flags that the help of `health` shows. `health` accepts all HTTP flags of a launch.
 const OF_HEALTH: [&str; 5] = ["pid", "hostname", "port", "uds", "tls-certfile"];
 
@@ -102,7 +106,9 @@ fn with_variable(arg: Arg) -> Arg {
         // clap needs names that live as long as the process.
         Some(twin) => arg.env(&*twin.leak()),
         // The variable is set but empty, as `${NAME:-}` in a compose file makes it.
-        None if std::env::var_os(own).is_some() => arg.env(Resettable::Reset),
+        None if std::env::var_os(&own).is_some() && !NEVER_EMPTY.iter().any(|name| own == *name) => {
+            arg.env(Resettable::Reset)
+        }
         None => arg,
     }
 }

@@ -3,7 +3,7 @@
 //! Entry points: [`run_as_process`] and [`show`]. Both choose a device, look at the machine, make a [`LaunchPlan`]
 //! and check it against the machine. A launch then passes the plan to the supervisor.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,18 +23,20 @@ use crate::hosts::{self, Assembly, Caller, News, Secret, Slice, SliceArgs, Tls};
 use crate::plan::text::text;
 use crate::plan::{LaunchPlan, Machine, Place};
 use crate::shared_memory::SharedMemory;
+use crate::socket_place::SocketLock;
 use crate::supervisor::{self, Connections};
 use crate::tpu::diagnosis::{Diagnosis, Inspection};
 use crate::tpu::{FIRST_PORT, MAX_DEVICES_PER_HOST, diagnosis, free_ports};
 use crate::{preflight, variables};
 
 /// Serves until a signal arrives or something fails. `docs/exit-codes.md` lists the exit statuses.
-pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
+/// `signals` are those that the process has caught since its start.
+pub(crate) fn run_as_process(args: &LaunchArgs, signals: io::Result<Signals>) -> ExitCode {
     if let Err(error) = telemetry::init(args.log.json_output, &args.log.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
         return ExitCode::from(2);
     }
-    match run(args) {
+    match run(args, signals) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let status = error.exit_status();
@@ -57,7 +59,9 @@ pub(crate) fn show(args: &PlanArgs) -> ExitCode {
     }
 }
 
-fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
+fn run(args: &LaunchArgs, signals: io::Result<Signals>) -> Result<(), LauncherError> {
+    let mut signals = signals.map_err(LauncherError::Signals)?;
+    raise_file_limit();
     args.foreign.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     args.foreign.notes().iter().for_each(|note| tracing::info!("{note}"));
     let sockets = preflight::check(args)?;
@@ -90,13 +94,12 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     if !errors.is_empty() {
         return Err(LauncherError::Device { device, reasons: errors });
     }
-    if plan.hosts.num() > 1 {
-        raise_file_limit();
-    }
+    // Until this launch ends.
+    let _lock = SocketLock::take(args.shard_uds_path.as_deref(), plan.hosts.index)?;
+    warnings_of_secrets(args, plan.hosts.is_first()).iter().for_each(|warning| tracing::warn!("{warning}"));
     if plan.hosts.is_first() {
         preflight::check_kv_events(args)?;
     }
-    let mut signals = download::watch_signals().map_err(LauncherError::Signals)?;
     let (events_tx, events) = event::channel();
     let page = page(args, &plan)?;
     let slice = match secret {
@@ -162,13 +165,32 @@ fn prepare(
     Ok(Some(plan))
 }
 
-/// Raises the limit of open files to the most that this user may have: each pair of shards on two hosts takes a socket.
+/// Raises the limit of open files to the most that this user may have, for this process and its children. Each client
+/// of the router takes a file, and so does each pair of shards on two hosts.
 fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::debug!("the limit of open files stays as it is: {error}");
     }
+}
+
+/// Returns a warning for each secret that others can read, and one if clients on other machines need no key.
+fn warnings_of_secrets(args: &LaunchArgs, has_router: bool) -> Vec<String> {
+    let LaunchArgs { http, slice, .. } = args;
+    let files = [
+        ("--slice-secret-file", slice.slice_secret_file.as_deref()),
+        ("--api-key-file", http.api_key_file.as_deref()),
+        ("--tls-keyfile", http.tls_keyfile.as_deref()),
+    ];
+    let readable = files.into_iter().filter_map(|(flag, path)| hosts::readable_by_all(flag, path?));
+    let open = http.open_address().filter(|_| has_router).map(|address| {
+        format!(
+            "no API key is set and the server listens on {address}: everybody who reaches it may call; set API_KEY or \
+             --api-key-file, or listen on --hostname 127.0.0.1"
+        )
+    });
+    readable.chain(open).collect()
 }
 
 /// Reads the secret of the slice; `None` if this host is alone.

@@ -36,9 +36,12 @@ mod terminal;
 mod tpu;
 mod variables;
 
+use std::ffi::OsStr;
+use std::io;
 use std::process::ExitCode;
 
 use proto::exit_status;
+use signal_hook::iterator::Signals;
 
 use crate::args::{Ahead, Args, Part};
 
@@ -52,6 +55,9 @@ fn main() -> ExitCode {
     if init::is_first_process() {
         return init::run();
     }
+    // Before anything else, so that a signal during the first milliseconds of a launch stops it like a later one. Other
+    // subcommands and children have their own handlers, or none.
+    let signals = is_launch(std::env::args_os().nth(1).as_deref()).then(download::watch_signals);
     let args = match command_line::parse(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => {
@@ -60,12 +66,17 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(exit_status::CONFIGURATION) } else { ExitCode::SUCCESS };
         }
     };
-    let status = run(args);
+    let status = run(args, signals);
     telemetry::flush();
     status
 }
 
-fn run(args: Args) -> ExitCode {
+/// True if the first argument is that of a launch: a flag, or none. A subcommand comes before all flags.
+fn is_launch(first: Option<&OsStr>) -> bool {
+    first.is_none_or(|word| word.as_encoded_bytes().starts_with(b"-"))
+}
+
+fn run(args: Args, signals: Option<io::Result<Signals>>) -> ExitCode {
     match args.part {
         Some(Part::Router(args)) => router::run_as_process(&args.part, args.parent_pid),
         Some(Part::Shard(args)) => shard::run_as_process(&args.part, args.parent_pid),
@@ -82,6 +93,6 @@ fn run(args: Args) -> ExitCode {
         Some(Part::Health(args)) => health::run_as_process(&args),
         Some(Part::PrintSchema) => router::print_schema(),
         Some(Part::Plugin(args)) => plugin::run_as_process(&args),
-        None => launch::run_as_process(&args.launch),
+        None => launch::run_as_process(&args.launch, signals.unwrap_or_else(download::watch_signals)),
     }
 }

@@ -33,6 +33,14 @@ pub(crate) struct SocketPlace {
     _directory: Option<PrivateDirectory>,
 }
 
+/// The lock of a path that the user named for the sockets, so that no launch replaces the sockets of another. Its file
+/// lies beside the sockets and is removed at the end. The system also releases the lock when the process is killed.
+#[derive(Debug)]
+pub(crate) struct SocketLock {
+    path: PathBuf,
+    _file: File,
+}
+
 /// A directory of this launch. It is removed before its lock is released.
 #[derive(Debug)]
 struct PrivateDirectory {
@@ -67,6 +75,54 @@ impl SocketPlace {
     /// The path of the sockets without `-<shard>`.
     pub(crate) fn shard_uds_path(&self) -> &str {
         &self.shard_uds_path
+    }
+}
+
+impl SocketLock {
+    /// Locks the path for the host with this index of a slice. Hosts on one machine may share a path, because each
+    /// shard of the slice has its own socket. Returns `None` if there is nothing to lock: without a path, with a TCP
+    /// address, or where no file can be locked. The shards then say what is wrong with the path, if anything is.
+    ///
+    /// # Errors
+    /// When another launch holds the lock.
+    pub(crate) fn take(shard_uds_path: Option<&str>, host: usize) -> Result<Option<Self>, LauncherError> {
+        let Some(prefix) = shard_uds_path.filter(|path| !path.starts_with("tcp://")) else { return Ok(None) };
+        let path = PathBuf::from(format!("{prefix}-host-{host}.lock"));
+        match Self::lock(&path) {
+            Ok(lock) => Ok(Some(lock)),
+            Err(Errno::WOULDBLOCK) => Err(LauncherError::Arguments(vec![format!(
+                "`shard_uds_path` {prefix} is in use by another launch, which holds {}; pass another path with \
+                 --shard-uds-path, or none for a private directory",
+                path.display()
+            )])),
+            Err(error) => {
+                tracing::debug!("{} is not locked: {error}", path.display());
+                Ok(None)
+            }
+        }
+    }
+
+    fn lock(path: &Path) -> Result<Self, Errno> {
+        for _ in 0..MAX_ATTEMPTS {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            // A launch that ends removes its file, perhaps between the two calls above.
+            let (locked, named) = (rustix::fs::fstat(&file)?, rustix::fs::lstat(path));
+            if named.is_ok_and(|named| (named.st_dev, named.st_ino) == (locked.st_dev, locked.st_ino)) {
+                return Ok(Self { path: path.to_path_buf(), _file: file });
+            }
+        }
+        Err(Errno::WOULDBLOCK)
+    }
+}
+
+impl Drop for SocketLock {
+    /// Removes the file before the lock is released.
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!("{} cannot be removed: {error}", self.path.display());
+        }
     }
 }
 
@@ -148,6 +204,37 @@ mod tests {
         assert_eq!(directory.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         drop(place);
         assert!(!directory.exists());
+    }
+
+    #[test]
+    fn a_path_belongs_to_one_launch_until_its_end() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("s").display().to_string();
+        let lock = SocketLock::take(Some(&path), 0).unwrap().unwrap();
+        let error = SocketLock::take(Some(&path), 0).unwrap_err();
+        assert_eq!(error.exit_status(), proto::exit_status::CONFIGURATION);
+        insta::assert_snapshot!(
+            error.to_string().replace(&path, "PATH"),
+            @"invalid arguments: `shard_uds_path` PATH is in use by another launch, which holds PATH-host-0.lock; pass another path with --shard-uds-path, or none for a private directory"
+        );
+        assert!(SocketLock::take(Some(&path), 1).unwrap().is_some(), "another host of the slice");
+        drop(lock);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+        assert!(SocketLock::take(Some(&path), 0).unwrap().is_some());
+        for nothing in [None, Some("tcp://127.0.0.1:9000"), Some("/no/such/directory/s")] {
+            assert!(SocketLock::take(nothing, 0).unwrap().is_none(), "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn one_of_many_launches_at_once_gets_the_path() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("s").display().to_string();
+        let locks: Vec<_> = std::thread::scope(|scope| {
+            let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| SocketLock::take(Some(&path), 0))).collect();
+            starts.into_iter().map(|start| test_support::join_scoped(start, "a start")).collect()
+        });
+        assert_eq!(locks.iter().filter(|lock| lock.is_ok()).count(), 1, "{locks:?}");
     }
 
     #[test]

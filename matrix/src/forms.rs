@@ -60,7 +60,7 @@ pub const FORMS: [Form; 7] = [
             "qwen3-vl-moe",
             "youtu",
         ]),
-        millis: 3000,
+        millis: 1500,
     },
     Form {
         name: "xla-two-devices",
@@ -78,7 +78,7 @@ pub const FORMS: [Form; 7] = [
             "mixtral",
             "youtu-no-rank",
         ]),
-        millis: 4000,
+        millis: 2000,
     },
 ];
 

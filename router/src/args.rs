@@ -9,11 +9,15 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::api_keys::ApiKey;
 use crate::kv_events::KvEventsConfig;
 use crate::memory_size::MemorySize;
+
+/// The maximum of `--validation-workers`. Half as many threads more are started for long texts.
+const MAX_VALIDATION_WORKERS: i64 = 512;
 
 /// The arguments of the router.
 #[derive(Debug, Clone, PartialEq, Args)]
@@ -117,7 +121,7 @@ pub struct HttpArgs {
     pub api_key_file: Option<PathBuf>,
 
     /// Origin of web pages that may call the server (CORS); repeat the flag for several [default: any]
-    #[arg(long, env, value_delimiter = ',')]
+    #[arg(long, env, value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
     pub cors_allow_origin: Vec<String>,
 
     /// Value of the header `x-compute-type` [default: number of shards and device, such as `1-cpu`]
@@ -218,7 +222,7 @@ pub struct LimitArgs {
     pub request_timeout: Option<u64>,
 
     /// Number of threads that tokenize prompts; half as many more are for long texts
-    #[arg(long, env, default_value_t = 2)]
+    #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(..=MAX_VALIDATION_WORKERS))]
     pub validation_workers: u32,
 
     /// Max number of prompts in one request
@@ -289,6 +293,13 @@ fn hostname_or_any(from_environment: Option<String>) -> String {
 }
 
 impl HttpArgs {
+    /// Returns the address at which clients on other machines can call without an API key, if there is one.
+    pub fn open_address(&self) -> Option<&str> {
+        let has_keys = !self.api_key.is_empty() || self.api_key_file.is_some();
+        let is_local = self.hostname.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+        (!has_keys && self.uds.is_none() && !is_local).then_some(self.hostname.as_str())
+    }
+
     /// Returns the value of the environment variable `API_KEY` that passes these keys on, if there are any.
     pub fn api_key_variable(&self) -> Option<String> {
         let keys: Vec<&str> = self.api_key.iter().map(ApiKey::expose).collect();
@@ -545,6 +556,37 @@ mod tests {
         assert_eq!(hostname_or_any(Some("web-7f9c".to_owned())), "0.0.0.0");
         assert_eq!(hostname_or_any(Some("127.0.0.1".to_owned())), "127.0.0.1");
         assert_eq!(hostname_or_any(None), "0.0.0.0");
+    }
+
+    #[test]
+    fn a_server_is_open_where_others_reach_it_without_a_key() {
+        for (flags, expected) in [
+            (&["--hostname=0.0.0.0"][..], Some("0.0.0.0")),
+            (&["--hostname=::"], Some("::")),
+            (&["--hostname=127.0.0.1"], None),
+            (&["--hostname=::1"], None),
+            (&["--hostname=0.0.0.0", "--uds=/run/hilo.sock"], None),
+            (&["--hostname=0.0.0.0", "--api-key=sesame"], None),
+            (&["--hostname=0.0.0.0", "--api-key-file=/keys"], None),
+        ] {
+            assert_eq!(parse(flags).http.open_address(), expected, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_workers_has_a_maximum() {
+        let error = |flag: &str| Cli::try_parse_from(["text-generation-router", flag]).unwrap_err().to_string();
+        for value in ["513", "65536", "4294967295"] {
+            let error = error(&format!("--validation-workers={value}"));
+            let range = format!("{value} is not in 0..=512");
+            assert!(error.contains("--validation-workers") && error.contains(&range), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_origin_has_a_name() {
+        let error = Cli::try_parse_from(["text-generation-router", "--cors-allow-origin="]).unwrap_err().to_string();
+        assert!(error.contains("--cors-allow-origin"), "{error}");
     }
 
     #[test]

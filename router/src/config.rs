@@ -128,9 +128,7 @@ pub(crate) struct Http {
 pub(crate) fn check_http(args: &HttpArgs) -> Result<Http, Vec<String>> {
     let mut errors = Vec::new();
     let endpoint = HttpEndpoint::resolve(args).map_err(|error| errors.push(error.to_string()));
-    // clap turns an environment variable that is set but empty into a list with one empty origin.
-    let cors_allow_origin: Vec<String> =
-        args.cors_allow_origin.iter().filter(|origin| !origin.is_empty()).cloned().collect();
+    let cors_allow_origin = args.cors_allow_origin.clone();
     for origin in &cors_allow_origin {
         if axum::http::HeaderValue::from_str(origin).is_err() {
             errors.push(format!("`cors_allow_origin` {origin:?} is not an origin, such as https://example.org"));

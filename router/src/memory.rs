@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::memory_size::MemorySize;
+use crate::server;
 
 /// The semaphores count units of 1 KiB instead of bytes, because a number of permits has 32 bits.
 const UNIT_BYTES: usize = 1 << 10;
@@ -55,7 +56,8 @@ pub(crate) struct MemoryBudget {
     total_bytes: usize,
     /// The number of bytes that the process used before the first request.
     resting_bytes: usize,
-    /// Memory of connections, whether idle or not. Each connection holds the same amount.
+    /// Memory of connections, whether idle or not. Each connection holds the same amount. The limit of open files may
+    /// allow fewer connections than the share of the memory.
     pub(crate) connections: Part,
     /// The first bytes of each body, and the data parsed from them, until the request's handler is done.
     pub(crate) small_bodies: Part,
@@ -93,8 +95,10 @@ impl MemoryBudget {
     pub(crate) fn new(total_bytes: usize, resting_bytes: usize) -> Self {
         let rest = total_bytes.saturating_sub(resting_bytes).max(MIN_BYTES as usize);
         let total_bytes = rest.saturating_add(resting_bytes);
+        let [connections, small_bodies, bodies, text, answers, grammars] = SHARES.map(|share| rest / 100 * share);
+        let connections = connections.min(server::max_connection_bytes());
         let [connections, small_bodies, bodies, text, answers, grammars] =
-            SHARES.map(|share| Part::new(rest / 100 * share));
+            [connections, small_bodies, bodies, text, answers, grammars].map(Part::new);
         Self { total_bytes, resting_bytes, connections, small_bodies, bodies, text, answers, grammars }
     }
 

@@ -10,9 +10,11 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::answering::Answering;
 use crate::http_listener::HttpListener;
@@ -22,8 +24,12 @@ use crate::take_deadline::{AnswerDeadline, TakeDeadline};
 use crate::tls::Tls;
 
 /// The memory of a connection, in bytes: its read and write buffers, and TLS. The connections' part of the memory
-/// budget limits the number of open connections; more connections wait to be accepted.
+/// budget, and the limit of open files, limit the number of open connections; more connections wait to be accepted.
 const CONNECTION_BYTES: usize = 64 << 10;
+
+/// The number of files that the router may open while it serves, besides one for each connection: pipes of processes
+/// that compile grammars, subscribers to events, and files of logs and facts.
+const RESERVED_FILES: u64 = 128;
 
 /// The maximum size of a request's head, and of the bytes that wait to be written before the handler must pause.
 const BUFFER_BYTES: usize = 32 << 10;
@@ -46,6 +52,9 @@ const SILENCE_DEADLINE: Duration = Duration::from_secs(120);
 /// The pause after an accept that failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The minimum time between two warnings about accepts that failed.
+const WARNING_PAUSE: Duration = Duration::from_secs(10);
+
 /// The application to serve, with its limits.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
@@ -64,14 +73,49 @@ struct Connection {
     _held: Held,
 }
 
+/// Accepts that failed and were not logged.
+#[derive(Debug, Default)]
+struct Failures {
+    num_silent: u64,
+    logged_at: Option<Instant>,
+}
+
+impl Failures {
+    /// Counts a failure. If a warning is due, returns the number of failures since the last one, with this one.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        self.num_silent += 1;
+        if self.logged_at.is_some_and(|at| now.saturating_duration_since(at) < WARNING_PAUSE) {
+            return None;
+        }
+        self.logged_at = Some(now);
+        Some(std::mem::take(&mut self.num_silent))
+    }
+}
+
+/// Returns the most bytes of connections whose files this process may open, besides those that are open now.
+pub(crate) fn max_connection_bytes() -> usize {
+    // No limit is as good as a large one.
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let num_open = std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64);
+    let num_connections = usize::try_from(num_connections(limit, num_open)).unwrap_or(usize::MAX);
+    num_connections.saturating_mul(CONNECTION_BYTES)
+}
+
+/// The number of connections under a limit of open files. A low limit is divided into halves, for connections and for
+/// other files.
+fn num_connections(limit: u64, num_open: u64) -> u64 {
+    let rest = limit.saturating_sub(num_open);
+    rest.saturating_sub(RESERVED_FILES).max(rest / 2).max(1)
+}
+
 /// Serves until `stop_rx` is true. Then accepts no more connections, and returns when every running request has its
 /// response.
 pub(crate) async fn serve(listener: HttpListener, site: Site, stop_rx: watch::Receiver<bool>) {
     let graceful = GracefulShutdown::new();
-    let mut stops = stop_rx.clone();
+    let (mut stops, mut failures) = (stop_rx.clone(), Failures::default());
     loop {
         tokio::select! {
-            (stream, held) = accept(&listener, &site.connections) => {
+            (stream, held) = accept(&listener, &site.connections, &mut failures) => {
                 let (site, watcher, stop_rx) = (site.clone(), graceful.watcher(), stop_rx.clone());
                 let connection = Connection { site, watcher, stop_rx, _held: held };
                 tokio::spawn(connection.serve(stream, listener.tls().cloned()));
@@ -83,7 +127,7 @@ pub(crate) async fn serve(listener: HttpListener, site: Site, stop_rx: watch::Re
     graceful.shutdown().await;
 }
 
-async fn accept(listener: &HttpListener, connections: &Part) -> (Stream, Held) {
+async fn accept(listener: &HttpListener, connections: &Part, failures: &mut Failures) -> (Stream, Held) {
     let held = connections.take(CONNECTION_BYTES, Duration::MAX).await.expect("there is room for one connection");
     loop {
         match listener.accept().await {
@@ -91,7 +135,9 @@ async fn accept(listener: &HttpListener, connections: &Part) -> (Stream, Held) {
             // Only this connection failed, before it was accepted.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
             Err(error) => {
-                tracing::warn!("a connection cannot be accepted: {error}");
+                if let Some(num) = failures.count(Instant::now()) {
+                    tracing::warn!("a connection cannot be accepted: {error} ({num} since the last such line)");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -197,6 +243,22 @@ mod tests {
                 Ok(num_bytes) => num_read += num_bytes,
             }
         }
+    }
+
+    #[test]
+    fn connections_leave_files_for_the_rest() {
+        for (limit, num_open, expected) in
+            [(256, 40, 108), (1024, 40, 856), (u64::MAX, 0, u64::MAX - RESERVED_FILES), (40, 40, 1), (10, 40, 1)]
+        {
+            assert_eq!(num_connections(limit, num_open), expected, "{limit} {num_open}");
+        }
+    }
+
+    #[test]
+    fn failures_are_logged_once_in_a_while_with_their_number() {
+        let (mut failures, start) = (Failures::default(), Instant::now());
+        let logged: Vec<u64> = (0..250).filter_map(|count| failures.count(start + ACCEPT_PAUSE * count)).collect();
+        assert_eq!(logged, [1, 100, 100]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -39,7 +39,8 @@ class Arguments(BaseModel):
     # The rows of the server's batch, and some that wait there, so that a free row is taken at once.
     max_ongoing_requests: int = Field(80, gt=0, description="Requests sent to a replica at a time; further ones wait")
     max_queued_requests: int = Field(512, ge=-1, description="Waiting requests; further ones get 503; -1: no bound")
-    look_back_period_s: float = Field(15, gt=0, description="Seconds over which the load is averaged")
+    # Ray reports the load every 10 s. Over a shorter time, the average has no report in it now and then.
+    look_back_period_s: float = Field(15, gt=10, description="Seconds over which the load is averaged, more than 10")
     upscale_delay_s: float = Field(10, ge=0, description="Seconds of high load before replicas are added")
     downscale_delay_s: float = Field(300, ge=0, description="Seconds of low load before replicas are removed")
 

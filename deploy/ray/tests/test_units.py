@@ -23,6 +23,8 @@ def test_arguments_of_a_command_line_are_texts() -> None:
         ({"flags": "--tls-certfile a"}, "--tls-certfile"),
         ({"min_replicas": 5}, "max_replicas only 4"),
         ({"scale_on": "tokens"}, "scale_on"),
+        ({"look_back_period_s": 5}, r"look_back_period_s\n.*greater than 10"),
+        ({"look_back_period_s": "10"}, r"look_back_period_s\n.*greater than 10"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, object], named: str) -> None:

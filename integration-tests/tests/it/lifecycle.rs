@@ -1,11 +1,16 @@
 //! Tests of start and stop: addresses, sockets, signals.
 
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::process::{Child, Command, Stdio};
 
-use integration_tests::{Server, send_signal};
+use integration_tests::{Server, executable, send_signal};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::until;
 
 #[test]
 fn a_term_signal_lets_running_generations_finish() {
@@ -74,8 +79,9 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let server = Server::mock().flag("--shard-uds-path", path.display()).start();
 
     let second = Server::mock().flag("--shard-uds-path", path.display()).spawn().wait();
-    assert_eq!(second.status.code(), Some(1));
-    assert!(second.log.join("\n").contains("in use"), "{:?}", second.log);
+    assert_eq!(second.status.code(), Some(2));
+    let expected = format!("`shard_uds_path` {} is in use by another launch", path.display());
+    assert!(second.log.join("\n").contains(&expected), "{:?}", second.log);
 
     assert_eq!(server.client().get("/health").status, 200);
     assert_eq!(server.stop().status.code(), Some(0));
@@ -89,6 +95,65 @@ fn a_socket_path_that_is_a_file_is_not_touched() {
     let finished = Server::mock().flag("--shard-uds-path", directory.path().join("s").display()).spawn().wait();
     assert_eq!(finished.status.code(), Some(1));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[test]
+fn a_signal_during_the_first_checks_of_a_launch_is_a_stop() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let server = Server::mock().flag("--api-key-file", path.display()).spawn();
+    let mut pipe = None;
+    until("the launcher reads the keys", || {
+        // This fails while nobody reads.
+        pipe = rustix::fs::open(&path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok().map(File::from);
+        pipe.is_some()
+    });
+    server.signal(Signal::TERM);
+    // Later the file is read again.
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "sesame\n").unwrap();
+    pipe.take().unwrap().write_all(b"sesame\n").unwrap();
+    let finished = server.wait();
+    assert_eq!(finished.status.code(), Some(0), "{finished:?}");
+}
+
+#[test]
+fn a_server_that_is_open_to_other_machines_says_so() {
+    for (flag, value, is_open) in
+        [("--hostname", "0.0.0.0", true), ("--hostname", "127.0.0.1", false), ("--api-key", "sesame", false)]
+    {
+        let finished = Server::mock().flag(flag, value).start().stop();
+        let is_said = finished.log.iter().any(|line| line.contains("WARN") && line.contains("no API key is set"));
+        assert_eq!(is_said, is_open, "{flag} {value}: {:#?}", finished.log);
+    }
+}
+
+/// A launcher that is killed when the test ends.
+struct Launcher(Child);
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_launch_without_a_slice_raises_its_limit_of_open_files_too() {
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"ulimit -Sn 200 && exec "$0" "$@""#]).arg(executable());
+    command.args(["--device", "mock", "--hostname", "127.0.0.1", "--port", "0"]);
+    let launcher = Launcher(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let [limits, program] = ["limits", "exe"].map(|name| format!("/proc/{}/{name}", launcher.0.id()));
+    until("the soft limit is the hard limit", || {
+        // The shell lowers the limit before it becomes the launcher.
+        let has_started = fs::read_link(&program).is_ok_and(|program| program == executable().canonicalize().unwrap());
+        let limits = fs::read_to_string(&limits).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let words: Vec<&str> = line.split_whitespace().skip(3).collect();
+        has_started && words[0] == words[1]
+    });
 }
 
 #[test]

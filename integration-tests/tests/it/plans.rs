@@ -178,11 +178,44 @@ fn unsupported_flags_of_tgi_are_named() {
 #[test]
 fn an_empty_variable_is_not_set() {
     let names = ["QUANTIZE", "NUM_SHARD", "MAX_TOTAL_TOKENS", "SHARDED", "DTYPE", "PORT", "DEVICE", "KV_CACHE_MEMORY"];
-    let more =
-        ["API_KEY", "API_KEY_FILE", "CORS_ALLOW_ORIGIN", "TRUST_REMOTE_CODE", "ROPE_SCALING", "JSON_OUTPUT", "UDS"];
+    let more = ["TRUST_REMOTE_CODE", "ROPE_SCALING", "JSON_OUTPUT", "UDS", "TLS_CERTFILE", "TLS_KEYFILE"];
     let empty: Vec<(&str, &str)> = names.iter().chain(&more).map(|name| (*name, "")).collect();
     let text = stdout(launcher(&["plan"], &empty));
     assert!(text.contains("shard --model-id demo --device cpu") && text.contains("--port 3000"), "{text}");
+}
+
+#[test]
+fn an_empty_variable_opens_nothing() {
+    for (variable, value) in [
+        ("API_KEY", ""),
+        ("API_KEY", " "),
+        ("API_KEY", ","),
+        ("API_KEY_FILE", ""),
+        ("CORS_ALLOW_ORIGIN", ""),
+        ("SLICE_SECRET_FILE", ""),
+    ] {
+        for flags in [&["plan", "--device", "cpu"][..], &["--device", "cpu"]] {
+            let (status, text) = said(flags, &[(variable, value)]);
+            let name = format!("the environment variable {variable}");
+            assert!(status == Some(2) && text.contains(&name), "{variable} {value:?}: {status:?} {text}");
+        }
+    }
+}
+
+#[test]
+fn numbers_out_of_range_are_refused_with_the_range() {
+    for (flag, value, range) in [
+        ("--num-shard", "5000000", "0..=64"),
+        ("--num-shard", "65", "0..=64"),
+        ("--validation-workers", "65536", "0..=512"),
+        ("--slice-timeout", "18446744073709551615", "1..=31536000"),
+        ("--slice-timeout", "31536001", "1..=31536000"),
+        ("--slice-timeout", "0", "1..=31536000"),
+    ] {
+        let (status, text) = said(&["--device", "cpu", flag, value], &[]);
+        let expected = format!("{value} is not in {range}");
+        assert!(status == Some(2) && text.contains(flag) && text.contains(&expected), "{flag}: {status:?} {text}");
+    }
 }
 
 #[test]

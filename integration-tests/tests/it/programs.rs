@@ -32,6 +32,7 @@ fn is_testable() -> bool {
 /// Returns the builder of a server with few programs, which uses this program cache.
 fn small(cache: &Path) -> ServerBuilder {
     Server::builder("demo", "xla-cpu")
+        .flag("--hostname", "127.0.0.1")
         .flag("--max-batch-size", 2)
         .flag("--max-total-tokens", 64)
         .flag("--max-batch-prefill-tokens", 64)

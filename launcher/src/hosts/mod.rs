@@ -38,7 +38,7 @@ use crate::environment::Environment;
 pub(crate) use assembly::{Assembly, Caller, Slice, assemble};
 pub(crate) use link::News;
 pub(crate) use peers::PeerSockets;
-pub(crate) use secret::Secret;
+pub(crate) use secret::{Secret, readable_by_all};
 pub(crate) use tls::Tls;
 
 /// The heading in the help for flags about several hosts.
@@ -46,6 +46,9 @@ const SEVERAL_HOSTS: &str = "Several hosts";
 
 /// The maximum number of hosts of a slice.
 const MAX_HOSTS: usize = 64;
+
+/// The maximum of `--slice-timeout`: a year, in seconds. The time of the end is then one that the clock can have.
+const MAX_TIMEOUT: u64 = 365 * 24 * 60 * 60;
 
 /// Variables that are read here and that no child needs.
 pub(crate) const INPUTS: [&str; 3] = ["LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX"];
@@ -77,7 +80,7 @@ pub(crate) struct SliceArgs {
     pub(crate) slice_tls: bool,
 
     /// Seconds to wait until all hosts of the slice are connected
-    #[arg(long, env, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, env, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT))]
     pub(crate) slice_timeout: u64,
 }
 

@@ -1,6 +1,7 @@
 //! The secret that the hosts of a slice share, and proofs of knowing it.
 
 use std::fmt;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -68,8 +69,42 @@ impl Secret {
     }
 }
 
+/// Returns a warning if every user of this machine can read the file of a secret.
+pub(crate) fn readable_by_all(flag: &str, path: &Path) -> Option<String> {
+    let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    (mode & 0o004 != 0).then(|| {
+        let path = path.display();
+        format!("{flag} {path} has mode {mode:04o}: every user of this machine can read it; run: chmod o= {path}")
+    })
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use super::*;
+
+    #[test]
+    fn a_secret_that_everybody_can_read_is_named_with_its_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        fs::write(&path, "a secret of some length").unwrap();
+        let warning = |mode| {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let warning = readable_by_all("--slice-secret-file", &path);
+            warning.map(|warning| warning.replace(&path.display().to_string(), "PATH"))
+        };
+        assert_eq!([0o600, 0o440, 0o660].map(warning), [None, None, None]);
+        insta::assert_snapshot!(
+            warning(0o644).unwrap(),
+            @"--slice-secret-file PATH has mode 0644: every user of this machine can read it; run: chmod o= PATH"
+        );
     }
 }

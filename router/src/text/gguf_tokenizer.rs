@@ -47,7 +47,7 @@ pub(super) fn tokenizer_json(gguf: &Gguf) -> Result<Vec<u8>, String> {
     let file = Vocabulary::read(gguf)?;
     let parts = match gguf.text(MODEL) {
         Some("gpt2") => file.byte_level(gguf)?,
-        Some("llama") => file.sentence_pieces(&file.merges(file.scores(gguf)?), gguf),
+        Some("llama") => file.sentence_pieces(&file.merges(file.scores(gguf)?)?, gguf),
         // Pieces as in SentencePiece, but with a list of merges.
         Some("gemma4") => file.sentence_pieces(&pairs(gguf)?, gguf),
         other => {
@@ -86,6 +86,10 @@ pub(super) fn tokenizer_config(gguf: &Gguf) -> Map<String, Value> {
 }
 
 const INSTEAD: &str = "put the tokenizer.json of the model beside the file";
+
+/// The maximum length, in bytes, of a normal token whose merges are found by trying all its splits, which takes a time
+/// that grows with the square of the length. The longest pieces of known models have about a hundred bytes.
+const MAX_PIECE_BYTES: usize = 256;
 
 /// The parts in which the two kinds of tokenizers differ.
 struct Parts {
@@ -164,17 +168,25 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Returns every pair of pieces that joins to a normal piece, in the order of the scores of the joined pieces.
-    fn merges(&self, scores: &[GgufValue]) -> Vec<[&'a str; 2]> {
+    fn merges(&self, scores: &[GgufValue]) -> Result<Vec<[&'a str; 2]>, String> {
         let known: HashMap<&str, usize> = self.tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
         let score = |id: usize| match &scores[id] {
             GgufValue::Float(score) => *score,
             GgufValue::Integer(_) | GgufValue::Bool(_) | GgufValue::Text(_) | GgufValue::List(_) => 0.0,
         };
         let mut pieces: Vec<usize> = (0..self.tokens.len()).filter(|id| self.kinds[*id] == TokenKind::Normal).collect();
+        if let Some(id) = pieces.iter().find(|id| self.tokens[**id].len() > MAX_PIECE_BYTES) {
+            let given = self.tokens[*id].len();
+            return Err(format!(
+                "token {id} in tokenizer.ggml.tokens has {given} bytes; at most {MAX_PIECE_BYTES} are allowed; \
+                 {INSTEAD}"
+            ));
+        }
         pieces.sort_by(|a, b| score(*b).total_cmp(&score(*a)).then(a.cmp(b)));
         let splits = |piece: &'a str| piece.char_indices().skip(1).map(move |(at, _)| piece.split_at(at));
         let pairs = pieces.into_iter().flat_map(|id| splits(self.tokens[id]));
-        pairs.filter(|(left, right)| known.contains_key(left) && known.contains_key(right)).map(Into::into).collect()
+        let is_merge = |(left, right): &(&str, &str)| known.contains_key(left) && known.contains_key(right);
+        Ok(pairs.filter(is_merge).map(Into::into).collect())
     }
 
     fn ids(&self) -> Map<String, Value> {
@@ -267,6 +279,21 @@ mod tests {
             }
         }
         assert!(num_texts >= 60, "only {num_texts} texts");
+    }
+
+    #[test]
+    fn a_piece_is_at_most_as_long_as_the_limit() {
+        let num_merges = |len: usize| {
+            let long = "a".repeat(len);
+            let vocabulary = Vocabulary { tokens: vec!["a", long.as_str()], kinds: vec![TokenKind::Normal; 2] };
+            let scores = [GgufValue::Float(0.0), GgufValue::Float(0.0)];
+            vocabulary.merges(&scores).map(|merges| merges.len())
+        };
+        assert_eq!((num_merges(2), num_merges(MAX_PIECE_BYTES)), (Ok(1), Ok(0)));
+        insta::assert_snapshot!(
+            num_merges(MAX_PIECE_BYTES + 1).unwrap_err(),
+            @"token 1 in tokenizer.ggml.tokens has 257 bytes; at most 256 are allowed; put the tokenizer.json of the model beside the file"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::families::{Families, Touched};
 use super::steps::{LIBRARIES, Lane, Rank, STEPS, Step, Unit};
 
 /// The time in seconds for what is drawn in each lane, on two cores of a Zen 4.
-const DRAWN_SECONDS: u64 = 200;
+const DRAWN_SECONDS: u64 = 150;
 /// The weight in the draw of a unit that the change is near to. Others have 1.
 const NEAR: f64 = 8.0;
 

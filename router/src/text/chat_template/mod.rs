@@ -8,6 +8,7 @@
 //! Outside of tests, this folder reads no file and knows no tokenizer.
 
 mod adapt;
+mod budget;
 mod calls;
 mod environment;
 mod json;
@@ -30,7 +31,7 @@ use serde_json::{Map, Value as Json};
 use super::answer::{AnswerForm, Thinking, Tools, thinking_of};
 use adapt::Shapes;
 
-/// The maximum size of a rendered text, in bytes.
+/// The maximum size of a rendered text, and of all texts that filters and methods make on the way to it, in bytes.
 const MAX_TEXT_BYTES: usize = 64 << 20;
 
 /// The name of the only template of an environment, used in errors.
@@ -128,7 +129,7 @@ pub(crate) enum ChatTemplateError {
     Failed(String),
     #[error("rendering the conversation takes more than {} steps", environment::MAX_STEPS)]
     TooManySteps,
-    #[error("the rendered conversation has more than {MAX_TEXT_BYTES} bytes")]
+    #[error("rendering the conversation makes more than {MAX_TEXT_BYTES} bytes of text")]
     TooLong,
     #[error("the last message has no `content` to continue")]
     NothingToContinue,
@@ -200,6 +201,7 @@ impl ChatTemplate {
         let variables = inputs.variables.iter().map(|(name, value)| (name.as_str(), Value::from_serialize(value)));
         let context: Value = special_tokens.chain(variables).chain(own).collect();
         let mut text = BoundedText::default();
+        budget::start();
         let render = || self.environment.get_template(NAME)?.render_captured_to(context, &mut text).map(drop);
         match catch_unwind(AssertUnwindSafe(render)) {
             Ok(rendered) => rendered.map_err(|error| failure(&error))?,

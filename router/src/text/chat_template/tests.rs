@@ -187,6 +187,48 @@ fn no_template_runs_for_ever_or_fills_the_memory() {
 }
 
 #[test]
+fn filters_methods_and_output_share_a_limit_of_text() {
+    let repeated = |start: &str, step: &str| {
+        format!("{{% set ns = namespace(x={start}) %}}{{% for i in range(40) %}}{step}{{% endfor %}}{{{{ ns.x }}}}")
+    };
+    for source in [
+        "{{ 'a\\nb' | indent(100000000000) }}".to_owned(),
+        "{{ [1] | tojson(indent=1000000000000) }}".to_owned(),
+        "{{ [[[1]]] | tojson(indent=30000000) }}".to_owned(),
+        "{{ ([0] * 10000000000) | tojson }}".to_owned(),
+        "{{ '{:>100000000000}'.format('a') }}".to_owned(),
+        "{{ '{:}>100000000000}'.format('a') }}".to_owned(),
+        "{{ '%100000000000s' | format('a') }}".to_owned(),
+        "{{ '%(k)100000000000s' | format(k='a') }}".to_owned(),
+        repeated("'a'", "{% set ns.x = ns.x | replace('a', 'aaaaaaaaaa') %}"),
+        repeated("'a'", "{% set ns.x = ns.x.replace('a', 'aaaaaaaaaa') %}"),
+        repeated("'a\\nb'", "{% set ns.x = ns.x | indent(ns.x, first=true) %}"),
+        repeated("'a'", "{% set ns.x = [ns.x, ns.x] | join(ns.x) %}"),
+        repeated("'a'", "{% set ns.x = ns.x.join([ns.x, ns.x]) %}"),
+        repeated("'a'", "{% set ns.x = '%s%s' | format(ns.x, ns.x) %}"),
+        repeated("'a'", "{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}"),
+        repeated("['x' * 99999]", "{% set ns.x = [ns.x, ns.x] %}"),
+        repeated("['x' * 99999]", "{% set ns.x = [ns.x, ns.x] %}").replace("ns.x }}", "ns.x | tojson }}"),
+    ] {
+        // The messages that are rendered when the template is compiled differ.
+        let source = format!("{{% if messages[0].content == 'hi' %}}{source}{{% endif %}}");
+        assert_eq!(render(&source, &inputs()), Err(ChatTemplateError::TooLong), "{source}");
+    }
+}
+
+#[test]
+fn each_rendering_has_the_whole_limit_of_text() {
+    let template = compile("{% if messages[0].content == 'hi' %}{{ 'x' * 40000000 }}{% endif %}");
+    for _ in 0..2 {
+        assert_eq!(template.render(&inputs()).map(|text| text.len()), Ok(40_000_000));
+    }
+    insta::assert_snapshot!(
+        ChatTemplateError::TooLong.to_string(),
+        @"rendering the conversation makes more than 67108864 bytes of text"
+    );
+}
+
+#[test]
 fn messages_come_without_nulls_and_with_reasoning_under_all_names() {
     let given = json!([{"role": "assistant", "content": null, "tool_calls": null, "thinking": "t", "reasoning": null}]);
     let inputs = ChatInputs { messages: messages(given), ..inputs() };
