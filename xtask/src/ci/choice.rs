@@ -242,12 +242,22 @@ mod tests {
         let file = |name: &&String| format!("integration-tests/fixtures/families/{name}/config.json");
         let change = Change { commit: "1".to_owned(), files: Some(changed.iter().map(file).collect()) };
         let chosen = pool.choose(&change);
-        let drawn = chosen.taken.iter().filter_map(|(choice, item)| match item {
-            Item::Cell(form, name) if *choice == Choice::Drawn && form.folder == "families" => Some(name),
-            _ => None,
-        });
-        let (changed, others): (Vec<_>, Vec<_>) = drawn.partition(|name| changed.contains(name));
-        assert!(changed.len() > 2 * others.len(), "{} of the change, {} others", changed.len(), others.len());
+        let cells = |items: &mut dyn Iterator<Item = &Item>| {
+            let names = items.filter_map(|item| match item {
+                Item::Cell(form, name) if form.folder == "families" => Some(name),
+                _ => None,
+            });
+            let (changed, others): (Vec<_>, Vec<_>) = names.partition(|name| changed.contains(name));
+            [changed.len(), others.len()]
+        };
+        let drawn = chosen.taken.iter().filter(|(choice, _)| *choice == Choice::Drawn);
+        let [changed, others] = cells(&mut drawn.map(|(_, item)| item));
+        let [changed_left, others_left] = cells(&mut chosen.left.iter());
+        // The share of the change is twice that of the others.
+        assert!(
+            changed * (others + others_left) > 2 * others * (changed + changed_left),
+            "of the change {changed} and not {changed_left}, of others {others} and not {others_left}"
+        );
     }
 
     #[test]
