@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::RouterError;
 use crate::args::HttpArgs;
+use crate::connections;
 use crate::error::ApiError;
 use crate::http_listener::HttpEndpoint;
 use crate::memory::Part;
@@ -79,7 +80,7 @@ impl HostPage {
         tracing::info!(url = %listener, "serving /health and /metrics of this host");
         let stage = Arc::new(AtomicU8::new(HostStage::Assembling as u8));
         let shown = Shown { facts: Arc::new(facts), stage: Arc::clone(&stage) };
-        let connections = Part::new(CONNECTIONS_BYTES.min(server::max_connection_bytes()));
+        let connections = Part::new(CONNECTIONS_BYTES.min(connections::max_bytes()));
         let site = Site { app: app(shown), connections, request_timeout: None };
         let (stop, stop_rx) = watch::channel(false);
         let serve = move || runtime.block_on(server::serve(listener, site, stop_rx));

@@ -17,6 +17,7 @@ mod args;
 mod aside;
 mod batcher;
 mod config;
+mod connections;
 mod delivery;
 mod error;
 mod generation;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::connections;
 use crate::memory_size::MemorySize;
-use crate::server;
 
 /// The semaphores count units of 1 KiB instead of bytes, because a number of permits has 32 bits.
 const UNIT_BYTES: usize = 1 << 10;
@@ -95,10 +95,10 @@ impl MemoryBudget {
     pub(crate) fn new(total_bytes: usize, resting_bytes: usize) -> Self {
         let rest = total_bytes.saturating_sub(resting_bytes).max(MIN_BYTES as usize);
         let total_bytes = rest.saturating_add(resting_bytes);
-        let [connections, small_bodies, bodies, text, answers, grammars] = SHARES.map(|share| rest / 100 * share);
-        let connections = connections.min(server::max_connection_bytes());
-        let [connections, small_bodies, bodies, text, answers, grammars] =
-            [connections, small_bodies, bodies, text, answers, grammars].map(Part::new);
+        let mut sizes = SHARES.map(|share| rest / 100 * share);
+        // The first share is that of connections.
+        sizes[0] = sizes[0].min(connections::max_bytes());
+        let [connections, small_bodies, bodies, text, answers, grammars] = sizes.map(Part::new);
         Self { total_bytes, resting_bytes, connections, small_bodies, bodies, text, answers, grammars }
     }
 

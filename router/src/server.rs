@@ -10,26 +10,18 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::answering::Answering;
+use crate::connections::CONNECTION_BYTES;
 use crate::http_listener::HttpListener;
 use crate::memory::{Held, Part};
 use crate::socket::{Socket, Stream};
 use crate::take_deadline::{AnswerDeadline, TakeDeadline};
 use crate::tls::Tls;
-
-/// The memory of a connection, in bytes: its read and write buffers, and TLS. The connections' part of the memory
-/// budget, and the limit of open files, limit the number of open connections; more connections wait to be accepted.
-const CONNECTION_BYTES: usize = 64 << 10;
-
-/// The number of files that the router may open while it serves, besides one for each connection: pipes of processes
-/// that compile grammars, subscribers to events, and files of logs and facts.
-const RESERVED_FILES: u64 = 128;
 
 /// The maximum size of a request's head, and of the bytes that wait to be written before the handler must pause.
 const BUFFER_BYTES: usize = 32 << 10;
@@ -90,22 +82,6 @@ impl Failures {
         self.logged_at = Some(now);
         Some(std::mem::take(&mut self.num_silent))
     }
-}
-
-/// Returns the most bytes of connections whose files this process may open, besides those that are open now.
-pub(crate) fn max_connection_bytes() -> usize {
-    // No limit is as good as a large one.
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let num_open = std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64);
-    let num_connections = usize::try_from(num_connections(limit, num_open)).unwrap_or(usize::MAX);
-    num_connections.saturating_mul(CONNECTION_BYTES)
-}
-
-/// The number of connections under a limit of open files. A low limit is divided into halves, for connections and for
-/// other files.
-fn num_connections(limit: u64, num_open: u64) -> u64 {
-    let rest = limit.saturating_sub(num_open);
-    rest.saturating_sub(RESERVED_FILES).max(rest / 2).max(1)
 }
 
 /// Serves until `stop_rx` is true. Then accepts no more connections, and returns when every running request has its
@@ -242,15 +218,6 @@ mod tests {
                 Ok(0) | Err(_) => return num_read,
                 Ok(num_bytes) => num_read += num_bytes,
             }
-        }
-    }
-
-    #[test]
-    fn connections_leave_files_for_the_rest() {
-        for (limit, num_open, expected) in
-            [(256, 40, 108), (1024, 40, 856), (u64::MAX, 0, u64::MAX - RESERVED_FILES), (40, 40, 1), (10, 40, 1)]
-        {
-            assert_eq!(num_connections(limit, num_open), expected, "{limit} {num_open}");
         }
     }
 

@@ -52,8 +52,8 @@ impl Numbers {
         (0..num_rows * len).map(&mut number).collect()
     }
 
-    /// Returns rows whose largest magnitude is `largest`, at one place of each row. All other values are multiples of
-    /// 1/64 below it.
+    /// Returns rows with `largest` at one place of each row. All other values are multiples of 1/64, from -`largest` to
+    /// below `largest`.
     pub(crate) fn rows_of_largest(&mut self, largest: f32, num_rows: usize, len: usize) -> Vec<f32> {
         let levels = (largest * 64.0) as usize;
         let mut row = || {

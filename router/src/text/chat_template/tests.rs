@@ -210,7 +210,7 @@ fn filters_methods_and_output_share_a_limit_of_text() {
         repeated("['x' * 99999]", "{% set ns.x = [ns.x, ns.x] %}"),
         repeated("['x' * 99999]", "{% set ns.x = [ns.x, ns.x] %}").replace("ns.x }}", "ns.x | tojson }}"),
     ] {
-        // The messages that are rendered when the template is compiled differ.
+        // A template is also rendered when it is compiled, with other messages; the condition leaves it empty there.
         let source = format!("{{% if messages[0].content == 'hi' %}}{source}{{% endif %}}");
         assert_eq!(render(&source, &inputs()), Err(ChatTemplateError::TooLong), "{source}");
     }
