@@ -12,6 +12,8 @@ ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${RUST_IMAGE} AS build
 WORKDIR /src
+# The commit that `--version` and `/info` show, because the files of git are not copied.
+ARG HILO_COMMIT
 # Cargo compares times, and files of another checkout may be older than what the cache has of this one: all of them are new.
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
@@ -34,6 +36,8 @@ RUN ldd /image/usr/local/bin/text-generation-launcher | grep -o '/[^ ]*' | xargs
 
 FROM scratch AS runtime
 COPY --from=build /image /
+ARG HILO_COMMIT
+LABEL org.opencontainers.image.revision=${HILO_COMMIT}
 ENV PATH=/usr/local/bin \
     HOME=/data \
     HF_HOME=/data \

@@ -97,7 +97,7 @@ step() {
 
 first_token() {
     start --device mock
-    scrape health "/health, which runs no model, at 200 requests/s"
+    scrape health 200 "/health, which runs no model, at 200 requests/s"
     load --concurrency 1 --num-requests 200 --prompt-tokens 16 --output-tokens 8
     load --seed 1 --concurrency 1 --num-requests 3000 --prompt-tokens 16 --output-tokens 8
     first_token_rows "one request after the other"
@@ -119,18 +119,19 @@ first_token_rows() {
 metrics() {
     start --device mock --max-concurrent-requests 512 --max-batch-size 256
     load --concurrency 64 --num-requests 256 --prompt-tokens 16 --output-tokens 100
-    scrape metrics "/metrics, idle"
+    scrape metrics 9 "/metrics, idle"
     load --concurrency 64 --num-requests 2000 --prompt-tokens 16 --output-tokens 480 &
     sleep 1
-    scrape metrics "/metrics, 64 streams"
+    scrape metrics 9 "/metrics, 64 streams"
     kill -INT $! && wait $! || true
 }
 
-# Requests a page 200 times over one connection, at least 5 ms apart.
+# Requests a page 200 times over one connection, at a rate per second. A page of metrics that is requested within 100 ms
+# after another one waits.
 scrape() {
-    taskset -c "$other_cpus" curl -s --rate 200/s -w '%{stderr}%{time_total}\n' "$url/$1?[1-200]" \
+    taskset -c "$other_cpus" curl -s --rate "$2/s" -w '%{stderr}%{time_total}\n' "$url/$1?[1-200]" \
         2>&1 >"$directory/page" | sort -n >"$directory/times"
-    row "$2: p50" "$(awk 'NR == 100 { print $1 * 1e6 }' "$directory/times") µs"
+    row "$3: p50" "$(awk 'NR == 100 { print $1 * 1e6 }' "$directory/times") µs"
     row "  p99" "$(awk 'NR == 198 { print $1 * 1e6 }' "$directory/times") µs"
 }
 

@@ -86,15 +86,23 @@ secret ca-certificates /etc/ssl/certs/ca-certificates.crt
 secret cargo-config "${CARGO_HOME:-$HOME/.cargo}/config.toml"
 secret pip-config /etc/pip.conf
 
+commit=$(git rev-parse HEAD 2> /dev/null) || commit=
+[ -z "$commit" ] || git diff --quiet HEAD || commit+=-dirty
+
 for target in cpu xla-cpu tpu; do
     begin=$SECONDS
-    DOCKER_BUILDKIT=1 "$docker" build --progress plain --network host "${secrets[@]}" --target "$target" --tag "hilo:$target" . > "$work/build.log" 2>&1 \
+    DOCKER_BUILDKIT=1 "$docker" build --progress plain --network host "${secrets[@]}" --build-arg "HILO_COMMIT=$commit" --target "$target" --tag "hilo:$target" . > "$work/build.log" 2>&1 \
         || fail "build of $target: $(tail -n 40 "$work/build.log")"
     bytes=$(docker image inspect --format '{{.Size}}' "hilo:$target")
     say "hilo:$target built in $((SECONDS - begin)) s, $((bytes / 1000000)) MB"
     [ "$target" != cpu ] || [ "$bytes" -le "$MAX_CPU_IMAGE_BYTES" ] || fail "the image is larger than $MAX_CPU_IMAGE_BYTES bytes"
 done
 [ "$(docker image inspect --format '{{.Config.User}}' hilo:cpu)" = 1000:1000 ] || fail "the image runs as root"
+
+# The image and its executable must name the commit, and the executable a build id.
+version=$(docker run --rm --label "$run" hilo:cpu --version)
+[[ $version =~ build:\ [0-9a-f]{40} && $version == *"commit: ${commit:-unknown}"* ]] || fail "--version says $version"
+[ "$(docker image inspect --format '{{index .Config.Labels "org.opencontainers.image.revision"}}' hilo:cpu)" = "$commit" ] || fail "the image names another commit"
 
 # The image must contain the licences of its contents: of the crates, and of Debian's libraries.
 id=$(docker create --label "$run" hilo:cpu)

@@ -13,8 +13,8 @@ use model::weights::WeightsError;
 pub enum BackendError {
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    #[error("{path} cannot be read: {source}")]
-    Memory { path: &'static str, source: std::io::Error },
+    #[error(transparent)]
+    Memory(#[from] machine::MemoryError),
     #[error("{bytes} bytes of memory cannot be allocated: {source}")]
     Allocate { bytes: u64, source: std::io::Error },
     #[error("--collective-path is missing: {num_ranks} shards of one host need a file that they share")]

@@ -19,6 +19,7 @@ mod mock;
 mod model_graphs;
 mod pending;
 mod processors;
+mod pulse;
 mod ranks;
 
 use model::graph::{Graph, StateBytes, WeightSpec};
@@ -35,6 +36,7 @@ pub use mock::MockBackend;
 pub use model_graphs::ModelGraphs;
 pub use pending::{PendingStep, computed};
 pub use processors::Processors;
+pub use pulse::Pulse;
 pub use ranks::LocalRanks;
 
 /// A progress callback. Its arguments are a description of the work, the number of completed units and the total
@@ -84,6 +86,15 @@ pub trait Backend: Send {
     /// Returns the number of programs compiled so far, without those loaded from a cache of earlier starts.
     fn num_programs_compiled(&self) -> u64 {
         0
+    }
+
+    /// Returns the counter that this backend advances while it computes steps.
+    fn pulse(&self) -> Pulse;
+
+    /// Returns the lengths to which the tokens that a row reads of a prompt are padded, ascending; empty if they are
+    /// not padded.
+    fn chunk_sizes(&self) -> &[usize] {
+        &[]
     }
 
     /// Returns the maximum number of top tokens that a row can report; `None` means no limit.

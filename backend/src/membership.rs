@@ -16,7 +16,6 @@ use collectives::{CollectiveError, Group, Mesh, Turn};
 use model::graph::WeightSpec;
 use rustix::thread::CpuSet;
 
-use super::memory::available_host_bytes;
 use super::{BackendError, LocalRanks, Processors};
 
 /// The maximum wait of a rank for the other ranks of its host while weights are loaded. The others may have started
@@ -152,7 +151,7 @@ impl Membership {
     /// Returns the bytes that this host could still allocate: the smallest number that any of its ranks sees, so that
     /// all of them return the same.
     pub fn available_bytes(&self) -> Result<u64, BackendError> {
-        let own = available_host_bytes()?;
+        let own = machine::available_bytes()?;
         if self.group.is_none() {
             return Ok(own);
         }

@@ -13,7 +13,7 @@ use model::sampling::TokenMask;
 
 use super::history::TokenHistory;
 use super::{
-    BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, PendingStep, Progress, StateLayout,
+    BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, PendingStep, Progress, Pulse, StateLayout,
     computed,
 };
 use crate::batch::{Batch, BatchRow, PromptTargets, PromptToken, SampledToken, StepOutput};
@@ -30,6 +30,7 @@ pub struct MockBackend {
     /// The minimum duration of a step.
     step_duration: Duration,
     state: Option<MockState>,
+    pulse: Pulse,
 }
 
 #[derive(Debug)]
@@ -51,7 +52,7 @@ impl MockBackend {
         if candidates.is_empty() {
             candidates = quarter(0..vocab_size);
         }
-        Self { candidates, vocab_size, ranks, step_duration: Duration::ZERO, state: None }
+        Self { candidates, vocab_size, ranks, step_duration: Duration::ZERO, state: None, pulse: Pulse::default() }
     }
 
     /// Returns the same mock, but with steps that take at least `step_duration`, like those of a device, to measure the
@@ -111,6 +112,10 @@ impl Backend for MockBackend {
         Ok(MemoryPlan { available_bytes: AVAILABLE_BYTES, cache_percent: 50 })
     }
 
+    fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
     fn devices(&self) -> Vec<DevicePlace> {
         self.ranks.local().map(DevicePlace::of_host).collect()
     }
@@ -154,6 +159,7 @@ impl Backend for MockBackend {
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             std::thread::park_timeout(left);
         }
+        self.pulse.advance();
         Ok(computed(output))
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use liveness::{AwakeTime, TICK};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
@@ -154,14 +155,14 @@ impl Rendezvous {
 
     fn sleep(&self, target: u32, operation: Operation) -> Result<(), CollectiveError> {
         let arrivals = &self.region.header().arrivals.0;
-        let start = Instant::now();
+        let mut waited = AwakeTime::start(Instant::now());
         loop {
             let seen = arrivals.load(Ordering::SeqCst);
             if is_reached(seen, target) {
                 return Ok(());
             }
             self.check_alive()?;
-            let left = self.deadline.saturating_sub(start.elapsed());
+            let left = self.deadline.saturating_sub(waited.look(Instant::now()));
             if left.is_zero() {
                 let missing = self.missing();
                 // If no rank is missing, the last one has arrived after the check above.
@@ -171,7 +172,7 @@ impl Rendezvous {
                     Err(CollectiveError::Deadline { operation, missing, after: self.deadline })
                 };
             }
-            sleep_while(arrivals, seen, left)?;
+            sleep_while(arrivals, seen, left.min(TICK))?;
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use liveness::{AwakeTime, TICK};
 use rustix::thread::futex;
 
 use crate::region::Region;
@@ -14,7 +15,7 @@ use crate::rendezvous::{check_alive, sleep_while};
 use crate::{CollectiveError, Operation};
 
 /// The interval at which a waiting rank calls `waiting`.
-const WAITING_EVERY: Duration = Duration::from_millis(250);
+const WAITING_EVERY: Duration = TICK;
 
 /// The permission to do something that only some ranks may do at once. It lasts until it is dropped.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ impl Turn {
         let num_ended = &region.header().turns.0.num_ended;
         let ticket = region.header().turns.0.num_drawn.fetch_add(1, Ordering::SeqCst);
         let limit = u32::try_from(max_at_once).unwrap_or(u32::MAX >> 1).clamp(1, u32::MAX >> 1);
-        let (mut last_word, mut last_change) = (Instant::now(), Instant::now());
+        let (mut last_word, mut waited) = (Instant::now(), AwakeTime::start(Instant::now()));
         let mut seen = num_ended.load(Ordering::SeqCst);
         loop {
             check_alive(region)?;
@@ -45,7 +46,7 @@ impl Turn {
                 region.ranks()[rank].num_turns.fetch_add(1, Ordering::SeqCst);
                 return Ok(Self { region: region.clone(), rank });
             }
-            if last_change.elapsed() >= deadline {
+            if waited.look(Instant::now()) >= deadline {
                 let operation = Operation::Turn { max_at_once };
                 return Err(CollectiveError::Deadline { operation, missing: holders(region), after: deadline });
             }
@@ -56,7 +57,8 @@ impl Turn {
             }
             let now = num_ended.load(Ordering::SeqCst);
             if now != seen {
-                (seen, last_change) = (now, Instant::now());
+                seen = now;
+                waited.restart(Instant::now());
             }
         }
     }

@@ -73,6 +73,7 @@ fn run_plan(graph: &Graph, plan: &Plan, weights: &[Option<Weight>], step: &Step<
             (None, None, Some(layers)) => linear_each(graph, layers, &values)?,
             (None, None, None) => vec![(index, Weight::Tensor(compute(graph, index, &values, step)?))],
         };
+        step.pulse.advance();
         computed.into_iter().for_each(|(index, value)| values.held[index] = Some(value));
         let last_uses = plan.computed_at(index).flat_map(|index| &graph.last_uses()[index]);
         last_uses.for_each(|value| values.held[value.index()] = None);

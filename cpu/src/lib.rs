@@ -35,7 +35,7 @@ mod threefry;
 
 use backend::{
     Backend, BackendError, Batch, DevicePlace, Membership, MemoryPlan, ModelGraphs, PendingStep, Processors, Progress,
-    PromptToken, SampledToken, StateLayout, StepOutput, WeightBytes, computed,
+    PromptToken, Pulse, SampledToken, StateLayout, StepOutput, WeightBytes, computed,
 };
 use candle_core::Tensor;
 use kernels::attention::KvType;
@@ -94,6 +94,7 @@ pub struct CpuBackend {
     /// The hash of the graphs.
     fingerprint: Fingerprint,
     state: Option<State>,
+    pulse: Pulse,
 }
 
 impl CpuBackend {
@@ -120,7 +121,18 @@ impl CpuBackend {
         let [decoder, logits] = graphs.map(|graph| Program::new(graph, &weights));
         let text = format!("{}{}", decoder.graph(), logits.graph());
         let fingerprint = Fingerprint::default().bytes(text.as_bytes());
-        Ok(Self { membership, threads, decoder, logits, targets, kv_type, weight_bytes, fingerprint, state: None })
+        Ok(Self {
+            membership,
+            threads,
+            decoder,
+            logits,
+            targets,
+            kv_type,
+            weight_bytes,
+            fingerprint,
+            state: None,
+            pulse: Pulse::default(),
+        })
     }
 }
 
@@ -135,6 +147,10 @@ impl Backend for CpuBackend {
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {
         MemoryPlan::of_host(self.membership.num_on_host())
+    }
+
+    fn pulse(&self) -> Pulse {
+        self.pulse.clone()
     }
 
     fn devices(&self) -> Vec<DevicePlace> {
@@ -177,7 +193,7 @@ impl CpuBackend {
     }
 
     fn step<'a>(&'a self, batch: &'a Batch, state: &'a State, arguments: &'a [Tensor]) -> Step<'a> {
-        Step { batch, state, membership: &self.membership, sampled: 0, arguments }
+        Step { batch, state, membership: &self.membership, pulse: &self.pulse, sampled: 0, arguments }
     }
 
     fn prompt_tokens(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<PromptToken>, CpuError> {

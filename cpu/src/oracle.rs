@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use backend::Batch;
-use backend::{Membership, StateLayout};
+use backend::{Membership, Pulse, StateLayout};
 use candle_core::{DType, Tensor};
 use kernels::attention::KvType;
 use model::graph::{Graph, StateId};
@@ -113,7 +113,14 @@ impl Oracle {
     fn run_step(&self, batch: &Batch, sampled: usize, arguments: &[Array]) -> Vec<Array> {
         let arguments: Vec<Tensor> = arguments.iter().map(Array::tensor).collect();
         let membership = Membership::alone();
-        let step = Step { batch, state: &self.state, membership: &membership, sampled, arguments: &arguments };
+        let step = Step {
+            batch,
+            state: &self.state,
+            membership: &membership,
+            pulse: &Pulse::default(),
+            sampled,
+            arguments: &arguments,
+        };
         let outputs = self.program.run(&step).expect("operations fit their operands");
         outputs.iter().map(Array::of).collect()
     }

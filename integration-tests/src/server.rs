@@ -37,6 +37,7 @@ pub struct ServerBuilder {
     json_output: bool,
     has_private_sockets: bool,
     namespace: Option<String>,
+    executable: Option<PathBuf>,
 }
 
 /// A running server. Dropping this value kills the launcher.
@@ -88,6 +89,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Starts another executable instead of [`executable`].
+    #[must_use]
+    pub fn executable(mut self, path: &Path) -> Self {
+        self.executable = Some(path.to_owned());
+        self
+    }
+
     /// Starts the launcher in a network namespace.
     #[must_use]
     pub fn in_namespace(mut self, name: &str) -> Self {
@@ -135,14 +143,15 @@ impl ServerBuilder {
     /// When the executable cannot be built or started.
     pub fn spawn(self) -> Server {
         let directory = tempfile::tempdir().expect("a temporary directory");
+        let executable = self.executable.as_deref().unwrap_or_else(|| executable());
         let mut command = match &self.namespace {
             // `ip` becomes the launcher, so the process id is the launcher's.
             Some(name) => {
                 let mut command = Command::new("ip");
-                command.args(["netns", "exec", name]).arg(executable());
+                command.args(["netns", "exec", name]).arg(executable);
                 command
             }
-            None => self.reader.command(executable()),
+            None => self.reader.command(executable),
         };
         if self.json_output {
             command.arg("--json-output");
@@ -191,6 +200,7 @@ impl Server {
             json_output: true,
             has_private_sockets: false,
             namespace: None,
+            executable: None,
         };
         builder.flag("--model-id", model_id).flag("--device", device)
     }

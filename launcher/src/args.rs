@@ -43,6 +43,9 @@ pub(crate) enum Part {
     /// Compiles the grammar of a request for the router, with limits of time and memory.
     #[command(hide = true)]
     TryGrammar(router::GrammarTrialArgs),
+    /// Renders conversations for the router, with limits of time and memory.
+    #[command(hide = true)]
+    RenderChats(router::ChatRendererArgs),
     /// Compiles all programs of a model for a TPU slice; no TPU is needed
     Compile(shard::compile::CompileArgs),
     /// Checks from config.json if a model fits on a TPU slice, and shows what uses the memory

@@ -3,8 +3,9 @@
 //! supervisor does not keep a child from writing.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use router::HostPage;
 use telemetry::LogLine;
 
 use crate::event::ChildId;
@@ -19,6 +20,8 @@ const READY: &str = "ready";
 #[derive(Debug)]
 pub(crate) struct ChildLogs {
     state: Mutex<State>,
+    /// The pages that show the progress of the shards too.
+    page: Option<Arc<HostPage>>,
 }
 
 #[derive(Debug)]
@@ -36,9 +39,9 @@ struct LastWords {
 
 impl ChildLogs {
     /// Returns logs that are shown on the launcher's stdout.
-    pub(crate) fn new(json_output: bool) -> Self {
+    pub(crate) fn new(json_output: bool, page: Option<Arc<HostPage>>) -> Self {
         let state = State { terminal: Terminal::new(json_output), last_words: BTreeMap::new() };
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), page }
     }
 
     /// Shows a line that a child wrote. A child's fatal error appears only at level debug, because the supervisor
@@ -53,6 +56,9 @@ impl ChildLogs {
             return;
         };
         if let Some(progress) = line.progress() {
+            if let (Some(page), ChildId::Shard(number)) = (&self.page, id) {
+                page.report(number, &progress.phase, progress.done, progress.total);
+            }
             terminal.progress(id, &progress);
             return;
         }
@@ -110,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_last_error_or_the_last_lines_are_kept() {
-        let logs = ChildLogs::new(true);
+        let logs = ChildLogs::new(true, None);
         let id = ChildId::Shard(1);
         assert_eq!(logs.last_words(id), "none");
         (0..7).for_each(|index| logs.show(id, &format!("line {index}")));

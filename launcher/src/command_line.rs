@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
+use clap::{Arg, ArgAction, Command, CommandFactory, Error, FromArgMatches};
 
 use crate::args::Args;
 use crate::foreign::SAME;
@@ -54,7 +54,7 @@ const OF_HEALTH: [&str; 5] = ["pid", "hostname", "port", "uds", "tls-certfile"];
 /// returned as an error.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Args, Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let mut command = with_names_of_vllm(with_variables(with_short_help(Args::command())));
+    let mut command = with_last_values(with_names_of_vllm(with_variables(with_short_help(Args::command()))));
     if arguments.get(1).is_some_and(|word| command.find_subcommand(word).is_some()) {
         // A launch's flags have the same variables as the subcommand's own flags, so the launch's flags must not read
         // them here.
@@ -88,6 +88,19 @@ fn with_names_of_vllm(command: Command) -> Command {
         theirs.map_or(arg.clone(), |(_, theirs)| arg.alias(*theirs))
     };
     command.mut_args(named).mut_subcommand("plan", |plan| plan.mut_args(named))
+}
+
+/// Returns the command in which the last value of a flag wins, so that a user can append flags to a given command. A
+/// flag that takes a list keeps all values.
+fn with_last_values(command: Command) -> Command {
+    let last = |arg: Arg| match arg.get_action() {
+        ArgAction::Set | ArgAction::SetTrue | ArgAction::SetFalse => {
+            let id = arg.get_id().clone();
+            arg.overrides_with(id)
+        }
+        _ => arg,
+    };
+    command.mut_args(last).mut_subcommand("plan", |plan| plan.mut_args(last))
 }
 
 /// Returns the command and its subcommands. Each flag reads its own variable or, if that is not set, the variable of an
@@ -234,6 +247,14 @@ mod tests {
             let is_it = |arg: &Arg| arg.get_long().is_some_and(|long| here == format!("--{long}"));
             assert!(command.get_arguments().any(is_it), "{here}");
         }
+    }
+
+    #[test]
+    fn the_last_value_of_a_flag_wins() {
+        let words = ["hilo", "--max-total-tokens=8000", "--api-key=a", "--max-total-tokens", "512", "--api-key", "b"];
+        let args = parse(words.map(OsString::from)).unwrap().launch;
+        assert_eq!(args.limits.max_total_tokens, Some(512));
+        assert_eq!(args.http.api_key.len(), 2);
     }
 
     #[test]

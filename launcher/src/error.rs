@@ -52,6 +52,8 @@ pub(crate) enum LauncherError {
     ChildExited { id: ChildId, exit: Exit, last_words: String },
     #[error("{id} did not become ready: {reason}")]
     NotReady { id: ChildId, reason: String },
+    #[error("{id} gave no sign of life for {seconds} s", seconds = liveness::SILENCE_DEADLINE.as_secs())]
+    Silent { id: ChildId },
     #[error("{error}; {stopped} was stopped by a signal such as SIGSTOP or by a debugger")]
     Stopped { error: Box<Self>, stopped: String },
 }
@@ -81,7 +83,7 @@ impl LauncherError {
             | Self::Door { .. }
             | Self::SliceRefused(_)
             | Self::KvEvents(_) => exit_status::CONFIGURATION,
-            Self::SliceLost(_) => exit_status::DEVICE,
+            Self::SliceLost(_) | Self::Silent { .. } => exit_status::DEVICE,
             Self::Hub(error) => error.exit_status(),
             Self::Device { .. } => exit_status::NO_DEVICE,
             Self::NoRuntimeDirectory { .. }

@@ -29,6 +29,8 @@ pub(crate) enum Event {
     /// A shard cannot become ready, for the reason in the text: it does not listen or respond in time, reports an
     /// error, or sends something other than the reply to Hello.
     NotReady(ChildId, String),
+    /// A child gives no sign of life, although it has not ended.
+    Silent(ChildId),
     /// The router has opened its port.
     Serving(Ready),
     /// The launcher received SIGINT, SIGTERM or SIGHUP.

@@ -6,6 +6,7 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use devices::plugins::Surroundings;
@@ -13,6 +14,7 @@ use devices::tpu::{self as chips, Chip};
 use devices::{Asked, Choice, Device, Ranks};
 use model_files::ModelFiles;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use serde_json::Value;
 use signal_hook::iterator::Signals;
 
 use crate::args::{LaunchArgs, PlanArgs};
@@ -27,7 +29,7 @@ use crate::socket_place::SocketLock;
 use crate::supervisor::{self, Connections};
 use crate::tpu::diagnosis::{Diagnosis, Inspection};
 use crate::tpu::{FIRST_PORT, MAX_DEVICES_PER_HOST, diagnosis, free_ports};
-use crate::{preflight, variables};
+use crate::{identity, preflight, variables};
 
 /// Serves until a signal arrives or something fails. `docs/exit-codes.md` lists the exit statuses.
 /// `signals` are those that the process has caught since its start.
@@ -100,6 +102,10 @@ fn run(args: &LaunchArgs, signals: io::Result<Signals>) -> Result<(), LauncherEr
     if plan.hosts.is_first() {
         preflight::check_kv_events(args)?;
     }
+    // Before the other hosts are awaited, so that an error costs no wait.
+    if wanted(args).is_none() {
+        preflight::check_model(args, &place, &plan)?;
+    }
     let (events_tx, events) = event::channel();
     let page = page(args, &plan)?;
     let slice = match secret {
@@ -126,18 +132,15 @@ fn run(args: &LaunchArgs, signals: io::Result<Signals>) -> Result<(), LauncherEr
     }
 }
 
-/// Downloads the model if it is one of the Hub, and checks its files. Returns the plan with the files; `None` if a
-/// signal, or the end of another host, comes first.
+/// Downloads the model if it is one of the Hub, and checks its files; those of other models were checked before.
+/// Returns the plan with the files; `None` if a signal, or the end of another host, comes first.
 fn prepare(
     args: &LaunchArgs,
     (place, plan): (&Place<'_>, LaunchPlan),
     machine: &Machine,
     (signals, connections): (&mut Signals, &Connections),
 ) -> Result<Option<LaunchPlan>, LauncherError> {
-    let Some(wanted) = wanted(args) else {
-        preflight::check_model(args, place, &plan)?;
-        return Ok(Some(plan));
-    };
+    let Some(wanted) = wanted(args) else { return Ok(Some(plan)) };
     let (mut kept, mut end) = (Vec::new(), None);
     let mut is_stopped = || {
         for event in connections.events.try_iter() {
@@ -214,7 +217,7 @@ fn assembly<'a>(args: &LaunchArgs, plan: &'a LaunchPlan, secret: Secret) -> Resu
     Ok(Assembly {
         hosts: &plan.hosts,
         caller: Caller { secret, tls },
-        settings: plan.settings.clone(),
+        settings: with_build(&plan.settings),
         endpoints: plan.endpoints.clone(),
         num_shard: args.num_shard.unwrap_or(1),
         sums: plan.sums,
@@ -222,9 +225,16 @@ fn assembly<'a>(args: &LaunchArgs, plan: &'a LaunchPlan, secret: Secret) -> Resu
     })
 }
 
-/// Starts the pages of a host that has no router.
-fn page(args: &LaunchArgs, plan: &LaunchPlan) -> Result<Option<router::HostPage>, LauncherError> {
-    if plan.hosts.is_first() {
+/// Returns the settings with the build of this executable. It comes first, because another build may have other flags.
+fn with_build(settings: &Value) -> Value {
+    let build = (hosts::BUILD.to_owned(), Value::from(identity::build().to_string()));
+    Value::Object(std::iter::once(build).chain(settings.as_object().cloned().unwrap_or_default()).collect())
+}
+
+/// Starts the pages of a host that has no router, or none yet. Before the router chooses a port, or makes a socket,
+/// there is no place for pages.
+fn page(args: &LaunchArgs, plan: &LaunchPlan) -> Result<Option<Arc<router::HostPage>>, LauncherError> {
+    if plan.hosts.is_first() && (args.http.port == 0 || args.http.uds.is_some()) {
         return Ok(None);
     }
     let facts = router::HostFacts {
@@ -232,7 +242,8 @@ fn page(args: &LaunchArgs, plan: &LaunchPlan) -> Result<Option<router::HostPage>
         num_hosts: plan.hosts.num(),
         first: plan.hosts.all[0].name.clone(),
     };
-    router::HostPage::start(&args.http, facts).map(Some).map_err(|error| LauncherError::Router(Box::new(error)))
+    let page = router::HostPage::start(&args.http, facts);
+    page.map(|page| Some(Arc::new(page))).map_err(|error| LauncherError::Router(Box::new(error)))
 }
 
 fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {

@@ -1,9 +1,9 @@
 //! `text-generation-launcher`: starts a text-generation server.
 //!
 //! One executable plays every part. Without a subcommand it is the launcher, which runs itself again as `shard` and
-//! `router`; the router runs itself again as `try-grammar`. The other subcommands start no server; `--help` lists them.
-//! Exit status: 0 after a clean stop, 2 for bad arguments or configuration, 3 when the device is missing, is in use or
-//! has no plugin, 17 when a shard failed, 1 for anything else (`docs/exit-codes.md`).
+//! `router`; the router runs itself again as `try-grammar` and `render-chats`. The other subcommands start no server;
+//! `--help` lists them. Exit status: 0 after a clean stop, 2 for bad arguments or configuration, 3 when the device is
+//! missing, is in use or has no plugin, 17 when a shard failed, 1 for anything else (`docs/exit-codes.md`).
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,9 @@ mod event;
 mod exit;
 mod foreign;
 mod health;
+mod hidden_keys;
 mod hosts;
+mod identity;
 mod init;
 mod launch;
 mod plan;
@@ -31,6 +33,7 @@ mod readiness;
 mod shared_memory;
 mod socket_place;
 mod speed;
+mod stop;
 mod supervisor;
 mod terminal;
 mod tpu;
@@ -40,6 +43,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use proto::exit_status;
 use signal_hook::iterator::Signals;
 
@@ -52,6 +56,9 @@ use crate::args::{Ahead, Args, Part};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    if is_launch(std::env::args_os().nth(1).as_deref()) {
+        hidden_keys::leave_command_line();
+    }
     if init::is_first_process() {
         return init::run();
     }
@@ -60,6 +67,9 @@ fn main() -> ExitCode {
     let signals = is_launch(std::env::args_os().nth(1).as_deref()).then(download::watch_signals);
     let args = match command_line::parse(std::env::args_os()) {
         Ok(args) => args,
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
+            return telemetry::print_result(&identity::page(), ExitCode::SUCCESS);
+        }
         Err(error) => {
             // A closed stream is not a failure: its reader has seen enough.
             let _ = error.print();
@@ -78,9 +88,10 @@ fn is_launch(first: Option<&OsStr>) -> bool {
 
 fn run(args: Args, signals: Option<io::Result<Signals>>) -> ExitCode {
     match args.part {
-        Some(Part::Router(args)) => router::run_as_process(&args.part, args.parent_pid),
+        Some(Part::Router(args)) => router::run_as_process(&args.part, args.parent_pid, Some(identity::build())),
         Some(Part::Shard(args)) => shard::run_as_process(&args.part, args.parent_pid),
         Some(Part::TryGrammar(args)) => router::try_grammar_as_process(&args),
+        Some(Part::RenderChats(args)) => router::render_chats_as_process(&args),
         Some(Part::Compile(args)) => ahead::run_as_process(&Ahead::Compile(args)),
         Some(Part::Fit(args)) => ahead::run_as_process(&Ahead::Fit(args)),
         Some(Part::FitModel(args)) => ahead::run_as_child(&Ahead::Fit(args)),

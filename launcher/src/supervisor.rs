@@ -36,18 +36,15 @@ use crate::hosts::{News, Slice};
 use crate::plan::{ChildPlan, LaunchPlan, ShardPlan};
 use crate::process::Process;
 use crate::readiness::{self, Watch};
+use crate::stop::{ROUTER_MARGIN, TERM_DEADLINE};
 
-/// The maximum time that the router gets after the shutdown timeout to send Leave and to end.
-const ROUTER_MARGIN: Duration = Duration::from_secs(10);
-/// The maximum time that a shard gets after Leave to free its device.
-const SHARD_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 /// The maximum time that the router gets to find the cause of a failure and to report it to its clients.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(6);
 /// The maximum time that the children get to end by themselves after a failure, once the router has ended or
 /// [`FAREWELL_DEADLINE`] is over.
 const LAST_WORDS_DEADLINE: Duration = Duration::from_secs(1);
-/// The maximum time from the SIGTERM of [`Supervisor::kill`] to the end of a child. After it, the child gets SIGKILL.
-const TERM_DEADLINE: Duration = Duration::from_secs(1);
+/// The maximum time for news of a host to reach another one, and for that host's processes to be scheduled.
+const NEWS_DEADLINE: Duration = Duration::from_secs(5);
 /// The maximum time to wait for the end of a child after SIGKILL. Only a process that is stuck in the kernel takes
 /// longer.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
@@ -63,7 +60,7 @@ pub(crate) fn run(plan: &LaunchPlan, signals: Signals, connections: Connections)
     let mut supervisor = Supervisor {
         plan,
         slice,
-        page,
+        page: page.clone(),
         unready: plan.all_shards().collect(),
         executable: std::env::current_exe()
             .map_err(|source| LauncherError::Spawn { name: "this executable".into(), source })?,
@@ -73,10 +70,11 @@ pub(crate) fn run(plan: &LaunchPlan, signals: Signals, connections: Connections)
         watches: BTreeMap::new(),
         ending: BTreeSet::new(),
         bad_exit: None,
+        hung: None,
         lost_host: None,
         expects_signal: false,
         is_serving: false,
-        logs: Arc::new(ChildLogs::new(plan.json_output)),
+        logs: Arc::new(ChildLogs::new(plan.json_output, page)),
     };
     let outcome = match supervisor.serve() {
         Ok(Stopped::BySignal) => supervisor.drain(),
@@ -98,8 +96,8 @@ pub(crate) fn run(plan: &LaunchPlan, signals: Signals, connections: Connections)
 /// The connections of this host to its slice, and the events of this launch.
 pub(crate) struct Connections {
     pub(crate) slice: Slice,
-    /// The pages of a host that has no router.
-    pub(crate) page: Option<HostPage>,
+    /// The pages of a host that has no router, or none yet.
+    pub(crate) page: Option<Arc<HostPage>>,
     pub(crate) events_tx: SyncSender<Event>,
     pub(crate) events: Receiver<Event>,
 }
@@ -118,7 +116,7 @@ enum Stopped {
 struct Supervisor<'a> {
     plan: &'a LaunchPlan,
     slice: Slice,
-    page: Option<HostPage>,
+    page: Option<Arc<HostPage>>,
     executable: PathBuf,
     events_tx: SyncSender<Event>,
     events: Receiver<Event>,
@@ -126,13 +124,15 @@ struct Supervisor<'a> {
     children: BTreeMap<ChildId, Process>,
     /// The shards of all hosts that are not ready. The router starts when there are none.
     unready: BTreeSet<ChildId>,
-    /// The waits for shards that are not ready.
+    /// The watches of shards, until the router starts and watches them itself.
     watches: BTreeMap<ChildId, Watch>,
     /// Children that were told to end. Their exit is not an error.
     ending: BTreeSet<ChildId>,
     /// The child that ended badly by itself and is most likely the cause of the failure. If several are equally likely,
     /// this is the first.
     bad_exit: Option<(ChildId, Exit)>,
+    /// The error of the first child that was killed because it gave no sign of life while the children ended.
+    hung: Option<LauncherError>,
     /// The error of another host that has failed or is lost. If there are several, this is the first.
     lost_host: Option<LauncherError>,
     /// True if this host stops because another host received a signal. Its own first signal is then the same request,
@@ -155,14 +155,21 @@ impl Supervisor<'_> {
             let event = self.events.recv().expect("this supervisor holds a sender");
             match event {
                 Event::Ready(id) => {
-                    self.watches.remove(&id);
                     self.unready.remove(&id);
                     if self.unready.is_empty() {
                         self.start_router()?;
                     }
                 }
                 Event::Stop if self.plan.router.is_some() => return Ok(Stopped::BySignal),
-                Event::Stop => return self.await_first_host(),
+                Event::Stop => {
+                    tracing::info!("asking host 0 to stop the slice");
+                    self.slice.tell(&News::Stop);
+                    return self.await_first_host();
+                }
+                Event::Host(_, News::Stop) if self.plan.router.is_none() => {
+                    self.expects_signal = true;
+                    return self.await_first_host();
+                }
                 Event::Host(host, News::Stop) => {
                     tracing::info!("{} was asked to stop, so the slice stops", self.plan.hosts.name(host));
                     self.expects_signal = true;
@@ -181,21 +188,26 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Handles a signal on a host without a router: asks host 0 to stop the slice, and goes on until it has done so.
+    /// Goes on, on a host without a router, until host 0 has stopped the slice.
     fn await_first_host(&mut self) -> Result<Stopped, LauncherError> {
-        tracing::info!("asking host 0 to stop the slice");
-        self.slice.tell(&News::Stop);
         self.show(Stage::Ending);
         // After this time host 0 has drained, or is not going to.
-        let time = self.plan.shutdown_timeout.saturating_add(ROUTER_MARGIN + SHARD_LEAVE_DEADLINE);
+        let time = self.plan.shutdown_timeout.saturating_add(self.rest_of_first_host());
         let deadline = Instant::now().checked_add(time);
         while !self.children.is_empty() {
             match self.next_event(deadline) {
-                Some(Event::Exited(id, exit)) => self.reap(id, exit),
+                Some(Event::Exited(id, exit)) => {
+                    // The router does not wait for a shard in a long step; the shard then finds the router gone.
+                    if is_consequence(id, exit) {
+                        self.ending.insert(id);
+                    }
+                    self.reap(id, exit);
+                }
+                Some(Event::Stop) if std::mem::take(&mut self.expects_signal) => {}
                 // A second signal ends this host at once.
                 Some(Event::Host(_, News::Left) | Event::Stop) => return Ok(Stopped::ByFirstHost),
                 Some(Event::Host(host, news)) => self.handle_news(host, &news)?,
-                Some(Event::Ready(_) | Event::NotReady(..) | Event::Serving(_)) => {}
+                Some(Event::Ready(_) | Event::NotReady(..) | Event::Silent(_) | Event::Serving(_)) => {}
                 None => {
                     let (name, seconds) = (self.plan.hosts.name(0), time.as_secs());
                     let error =
@@ -210,12 +222,17 @@ impl Supervisor<'_> {
     /// Waits until host 0 has ended. Until then this host's relays may still forward its shards' last replies; without
     /// these the router reports the shards as lost.
     fn wait_for_first_host(&mut self) {
-        let deadline = Instant::now() + SHARD_LEAVE_DEADLINE;
+        let deadline = Instant::now() + self.rest_of_first_host();
         while let Some(event) = self.next_event(Some(deadline)) {
             if let Event::Host(_, News::Left | News::Lost(_) | News::Failed(_)) = event {
                 return;
             }
         }
+    }
+
+    /// Returns the maximum time that host 0 takes to end after its running requests, and to say so.
+    fn rest_of_first_host(&self) -> Duration {
+        ROUTER_MARGIN + TERM_DEADLINE + self.plan.shard_deadline + TERM_DEADLINE + NEWS_DEADLINE
     }
 
     /// Ends the shards of a host without a router, after host 0 has ended the slice.
@@ -225,7 +242,7 @@ impl Supervisor<'_> {
         let shards = self.shard_ids();
         // A router that never served has told no shard to leave.
         if self.is_serving {
-            self.wait(&shards, SHARD_LEAVE_DEADLINE);
+            self.wait(&shards, self.plan.shard_deadline);
         }
         self.kill(&shards);
         match self.bad_exit.take() {
@@ -264,7 +281,10 @@ impl Supervisor<'_> {
     /// get no time for Leave.
     fn drain(&mut self) -> Result<(), LauncherError> {
         self.logs.clear_progress();
+        self.show(Stage::Ending);
         let shards = self.shard_ids();
+        // The other hosts expect the end of their connections now.
+        self.slice.tell(&News::Stop);
         if self.children.contains_key(&ChildId::Router) {
             // Shards whose router has stopped may exit in any way.
             self.ending.extend(&shards);
@@ -277,13 +297,14 @@ impl Supervisor<'_> {
             self.wait(&[ChildId::Router], self.plan.shutdown_timeout.saturating_add(ROUTER_MARGIN));
             self.kill(&[ChildId::Router]);
             if self.is_serving {
-                self.wait(&shards, SHARD_LEAVE_DEADLINE);
+                self.wait(&shards, self.plan.shard_deadline);
             }
         }
         self.kill(&self.everyone());
-        match self.bad_exit.take() {
-            Some((id, exit)) => Err(self.child_exited(id, exit)),
-            None => Ok(()),
+        match (self.hung.take(), self.bad_exit.take()) {
+            (Some(error), _) => Err(error),
+            (None, Some((id, exit))) => Err(self.child_exited(id, exit)),
+            (None, None) => Ok(()),
         }
     }
 
@@ -307,7 +328,10 @@ impl Supervisor<'_> {
             // Host 0 should know the cause before its router gives another one.
             self.slice.tell(&News::Failed(error.to_string()));
         }
-        self.wait(&[ChildId::Router], FAREWELL_DEADLINE);
+        // A router that hangs tells its clients nothing. They learn of the failure when its connections end.
+        if !matches!(error, LauncherError::Silent { .. }) {
+            self.wait(&[ChildId::Router], FAREWELL_DEADLINE);
+        }
         self.wait(&everyone, LAST_WORDS_DEADLINE);
         self.wait_for_news(&error);
         let stopped = self.stopped();
@@ -327,10 +351,7 @@ impl Supervisor<'_> {
             (LauncherError::NotReady { .. }, None, Some(lost)) => lost,
             (error, ..) => error,
         };
-        match stopped {
-            Some(id) => LauncherError::Stopped { error: Box::new(error), stopped: id.to_string() },
-            None => error,
-        }
+        with_stopped(error, stopped)
     }
 
     /// Waits a moment for news of another host, if the error may follow from the loss of one.
@@ -342,7 +363,7 @@ impl Supervisor<'_> {
             match self.next_event(Some(deadline)) {
                 Some(Event::Host(host, news)) => self.note_loss(host, &news),
                 Some(Event::Exited(id, exit)) => self.reap(id, exit),
-                Some(Event::Ready(_) | Event::NotReady(..) | Event::Serving(_) | Event::Stop) => {}
+                Some(Event::Ready(_) | Event::NotReady(..) | Event::Silent(_) | Event::Serving(_) | Event::Stop) => {}
                 None => return,
             }
         }
@@ -364,9 +385,10 @@ impl Supervisor<'_> {
         let failed = |source| LauncherError::Spawn { name: ChildId::Router.to_string(), source };
         let (reader, writer, flag) = readiness::router_pipe().map_err(failed)?;
         let Some(router) = &self.plan.router else { return Ok(()) };
+        self.watches.clear();
         self.start(router, &[flag])?;
         drop(writer);
-        readiness::watch_router(reader, self.events_tx.clone());
+        readiness::watch_router(reader, self.page.clone(), self.events_tx.clone());
         Ok(())
     }
 
@@ -377,6 +399,7 @@ impl Supervisor<'_> {
                 self.reap(id, exit);
                 return Err(self.child_exited(id, exit));
             }
+            Event::Silent(id) => return Err(LauncherError::Silent { id }),
             Event::NotReady(id, reason) => {
                 return Err(LauncherError::NotReady { id, reason });
             }
@@ -438,9 +461,21 @@ impl Supervisor<'_> {
                 }
                 Event::Serving(_) => self.is_serving = true,
                 Event::Host(host, news) => self.note_loss(host, &news),
+                Event::Silent(id) => self.kill_hung(id),
                 Event::Ready(_) | Event::NotReady(..) => {}
             }
         }
+    }
+
+    /// Kills a child that gives no sign of life, because it does not react to SIGTERM either.
+    fn kill_hung(&mut self, id: ChildId) {
+        if !self.children.contains_key(&id) {
+            return;
+        }
+        let error = with_stopped(LauncherError::Silent { id }, self.stopped());
+        self.hung.get_or_insert(error);
+        self.ending.insert(id);
+        self.signal(&[id], Signal::KILL);
     }
 
     fn next_event(&self, deadline: Option<Instant>) -> Option<Event> {
@@ -496,6 +531,14 @@ impl Supervisor<'_> {
                 let _ = std::fs::remove_file(path);
             }
         }
+    }
+}
+
+/// Returns the error with the name of the child that is stopped, if one is.
+fn with_stopped(error: LauncherError, stopped: Option<ChildId>) -> LauncherError {
+    match stopped {
+        Some(id) => LauncherError::Stopped { error: Box::new(error), stopped: id.to_string() },
+        None => error,
     }
 }
 

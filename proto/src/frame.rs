@@ -98,8 +98,10 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let command =
-            Command { sequence_number: 5, kind: Some(command::Kind::Hello(crate::Hello { protocol_version: 1 })) };
+        let command = Command {
+            sequence_number: 5,
+            kind: Some(command::Kind::Hello(crate::Hello { protocol_version: 1, build: None })),
+        };
         let mut buffer = Vec::new();
         encode(&command, &mut buffer).unwrap();
         assert_eq!(buffer, [6, 0, 0, 0, 0x08, 5, 0x12, 2, 0x08, 1]);

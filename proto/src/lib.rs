@@ -3,9 +3,10 @@
 //!
 //! ```text
 //!  client (launcher, then router)                         shard
-//!    Hello { protocol_version }             ──────▶
+//!    Hello { protocol_version, build }      ──────▶
 //!                                           ◀──────  Progress*              while weights load
 //!                                           ◀──────  HelloReply             ready
+//!                                           ◀──────  Beat*                  from now on, about once a second
 //!    Info                                   ──────▶
 //!                                           ◀──────  ModelInfo
 //!    Fit { wishes }                         ──────▶                         sizes that would fit; no allocation
@@ -45,7 +46,7 @@ pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_TIED_TOKENS};
 pub use sampling_error::SamplingError;
 
 /// The version of this contract. If the client has another version, the shard replies with the error `VERSION`.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The maximum number of most probable tokens that are reported for each token of a prompt. It is limited because a
 /// reply contains those of a whole chunk and must fit in a frame.

@@ -13,6 +13,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::api_keys::ApiKey;
+use crate::argv::Argv;
 use crate::kv_events::KvEventsConfig;
 use crate::memory_size::MemorySize;
 
@@ -111,8 +112,8 @@ pub struct HttpArgs {
     #[arg(long, env)]
     pub memory_budget: Option<MemorySize>,
 
-    /// API key that clients must send; repeat the flag or separate keys by commas. Every user of this machine can read
-    /// command lines, so prefer the variable or --api-key-file [default: no key is needed]
+    /// API key that clients must send; repeat the flag or separate keys by commas. The launcher hides it from `ps` when
+    /// it starts, but shells keep commands, so prefer the variable or --api-key-file [default: no key is needed]
     #[arg(long, env, value_delimiter = ',', hide_env_values = true)]
     pub api_key: Vec<ApiKey>,
 
@@ -242,6 +243,11 @@ pub struct BatchingArgs {
     /// --max-total-tokens if that is more]
     #[arg(long, env)]
     pub max_batch_prefill_tokens: Option<u32>,
+
+    /// Time of a step that reads prompts while other sequences generate tokens, in ms; longer prompts are read in
+    /// chunks [default: that of four steps without prompts, at least 10]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub step_target_ms: Option<u32>,
 
     /// Size of the KV cache in tokens, which all running sequences share [default: see --kv-cache-memory]
     #[arg(long, env)]
@@ -405,6 +411,7 @@ impl BatchingArgs {
         let Self {
             waiting_served_ratio,
             max_batch_prefill_tokens,
+            step_target_ms,
             max_batch_total_tokens,
             kv_cache_memory,
             prefix_caching,
@@ -417,6 +424,7 @@ impl BatchingArgs {
         let mut argv = Argv::default();
         argv.flag("--waiting-served-ratio", waiting_served_ratio);
         argv.optional("--max-batch-prefill-tokens", max_batch_prefill_tokens.as_ref());
+        argv.optional("--step-target-ms", step_target_ms.as_ref());
         argv.optional("--max-batch-total-tokens", max_batch_total_tokens.as_ref());
         argv.optional("--kv-cache-memory", kv_cache_memory.as_ref());
         argv.flag("--prefix-caching", prefix_caching);
@@ -464,28 +472,6 @@ impl RouterArgs {
         argv.0.extend(limits.to_argv());
         argv.0.extend(batching.to_argv());
         argv.0
-    }
-}
-
-/// A list of flags, written as `--name=value`, so that a value may begin with a dash.
-#[derive(Default)]
-struct Argv(Vec<OsString>);
-
-impl Argv {
-    fn flag(&mut self, name: &str, value: impl std::fmt::Display) {
-        self.0.push(format!("{name}={value}").into());
-    }
-
-    fn switch(&mut self, name: &str, is_on: bool) {
-        if is_on {
-            self.0.push(name.into());
-        }
-    }
-
-    fn optional(&mut self, name: &str, value: Option<impl std::fmt::Display>) {
-        if let Some(value) = value {
-            self.flag(name, value);
-        }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use build_id::Build;
 use endpoint::Endpoint;
 use proto::{MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_TIED_TOKENS, ModelInfo, WarmupReply};
 
@@ -33,6 +34,8 @@ impl From<HttpEndpointError> for ConfigError {
 /// The checked arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
+    /// The build of this executable, if the shards run it too. `None` for a router of its own executable.
+    pub(crate) build: Option<Build>,
     pub(crate) model_id: String,
     /// The names by which clients know the model, at least one. Responses have the first.
     pub(crate) served_names: Vec<String>,
@@ -112,6 +115,17 @@ pub(crate) struct ServingLimits {
     pub(crate) max_batch_total_tokens: u32,
 }
 
+/// True if browsers may send `text` as the origin of a page, or if it stands for all origins. No page can have another
+/// one, so it would let nobody in.
+fn is_origin(text: &str) -> bool {
+    let is_scheme = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "+-.".contains(letter);
+    let is_host =
+        |letter: char| letter.is_ascii_graphic() && !"/?#@\\".contains(letter) && !letter.is_ascii_uppercase();
+    let parts = text.split_once("://").filter(|(scheme, host)| !scheme.is_empty() && !host.is_empty());
+    matches!(text, "*" | "null")
+        || parts.is_some_and(|(scheme, host)| scheme.chars().all(is_scheme) && host.chars().all(is_host))
+}
+
 /// The checked HTTP flags.
 #[derive(Debug)]
 pub(crate) struct Http {
@@ -130,8 +144,11 @@ pub(crate) fn check_http(args: &HttpArgs) -> Result<Http, Vec<String>> {
     let endpoint = HttpEndpoint::resolve(args).map_err(|error| errors.push(error.to_string()));
     let cors_allow_origin = args.cors_allow_origin.clone();
     for origin in &cors_allow_origin {
-        if axum::http::HeaderValue::from_str(origin).is_err() {
-            errors.push(format!("`cors_allow_origin` {origin:?} is not an origin, such as https://example.org"));
+        if !is_origin(origin) {
+            errors.push(format!(
+                "`cors_allow_origin` {origin:?} is not an origin: give a scheme, a host and perhaps a port, without a \
+                 path, such as https://example.org or http://localhost:5173, or * for every origin"
+            ));
         }
     }
     let keys = ApiKeys::load(&args.api_key, args.api_key_file.as_deref());
@@ -174,6 +191,7 @@ impl Config {
         errors.extend(check_kv_events(&args.batching, num_keys));
         match http {
             Ok(Http { endpoint, api_keys, memory_budget_bytes, cors_allow_origin }) if errors.is_empty() => Ok(Self {
+                build: None,
                 model_id: args.model_id.clone(),
                 served_names: served_names(args),
                 model_path: args.model_path.clone(),
@@ -371,6 +389,19 @@ mod tests {
 
     fn resolve(flags: &[&str]) -> Result<Config, ConfigError> {
         Config::resolve(&testing::args(flags))
+    }
+
+    #[test]
+    fn an_origin_that_no_page_can_have_is_refused() {
+        for origin in ["*", "null", "https://a.example", "http://localhost:5173", "http://[::1]:80", "app-x+1.y://id"] {
+            assert!(resolve(&[&format!("--cors-allow-origin={origin}")]).is_ok(), "{origin}");
+        }
+        for origin in
+            ["not an origin", "a.example", "https://", "://a", "https://a.example/", "https://A.example", "h://a@b"]
+        {
+            let error = resolve(&[&format!("--cors-allow-origin={origin}")]).unwrap_err().to_string();
+            assert!(error.contains(&format!("`cors_allow_origin` {origin:?} is not an origin")), "{error}");
+        }
     }
 
     fn limits(flags: &[&str]) -> Result<ServingLimits, ConfigError> {

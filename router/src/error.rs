@@ -14,11 +14,12 @@
 //! | 415 | `unsupported_media_type` | a compressed body, or a web page (`Origin`) sent no JSON type | send plain JSON |
 //! | 422 | `validation` | a field is missing, of the wrong type, out of range or not supported | correct that field |
 //! | 422 | `batch size exceeded` | more prompts than `--max-client-batch-size` | send fewer prompts |
-//! | 424 | `generation` | the shards failed, the server stops, or only this generation failed | try another server |
+//! | 424 | `generation` | the shards failed, or only this generation failed | try another server |
 //! | 429 | `overloaded` | too many requests or queued tokens, or no memory or thread | try again after a second |
 //! | 500 | `incomplete_generation`, `internal`, … | a defect of the server | report it |
 //! | 501 | `not_implemented` | a route of OpenAI's for something other than text | use another server |
-//! | 503 | `healthcheck` | the server is stopping, or the shards failed | try another server |
+//! | 503 | `healthcheck` | a health check, and the server cannot serve | try another server |
+//! | 503 | `stopping` | the server is shutting down | send the request again, to another server |
 //! | 504 | `timeout` | the request took longer than `--request-timeout` | ask for less, or try when the load is lower |
 //!
 //! A request gets status 429 when one of the limits `--max-concurrent-requests`, `--max-queued-tokens` or
@@ -102,6 +103,9 @@ impl ApiError {
     pub(crate) fn status_and_type(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BodySyntax(_) | Self::BodyRead(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::ChatTemplate(ChatTemplateError::NoProcess(_)) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "template_error")
+            }
             Self::ChatTemplate(_) => (StatusCode::BAD_REQUEST, "template_error"),
             Self::BodyShape(_) | Self::NotSupported { .. } | Self::NoInstances | Self::NoPrompt => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "validation")
@@ -121,6 +125,7 @@ impl ApiError {
             Self::Generation(GenerationError::Validation(_)) => (StatusCode::UNPROCESSABLE_ENTITY, "validation"),
             Self::Generation(GenerationError::Overloaded) => (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
             Self::Generation(GenerationError::Failed(_)) => (StatusCode::FAILED_DEPENDENCY, "generation"),
+            Self::Generation(GenerationError::Stopping) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             Self::Generation(GenerationError::TimedOut) => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
             Self::Generation(GenerationError::Incomplete) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "incomplete_generation")
@@ -180,7 +185,8 @@ impl IntoResponse for ApiError {
         let (status, _) = self.status_and_type();
         let mut response = (status, Json(self.body())).into_response();
         let headers = response.headers_mut();
-        if status == StatusCode::TOO_MANY_REQUESTS {
+        let is_stopping = matches!(self, Self::Generation(GenerationError::Stopping));
+        if status == StatusCode::TOO_MANY_REQUESTS || is_stopping {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if status == StatusCode::UNAUTHORIZED {
@@ -231,15 +237,39 @@ struct AnthropicErrorObject {
     message: String,
 }
 
-impl ApiError {
-    /// Returns the response in the shape that clients of this path expect.
-    pub(crate) fn for_path(self, path: &str, headers: &HeaderMap) -> Response {
+/// The shape of errors, by the API of the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ErrorShape {
+    Tgi,
+    OpenAi,
+    Anthropic,
+}
+
+impl ErrorShape {
+    /// Returns the shape that the sender of a request expects.
+    pub(crate) fn of(path: &str, headers: &HeaderMap) -> Self {
         let is_below =
             |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         match (is_below("/v1"), is_below("/v1/messages") || headers.contains_key(ANTHROPIC_VERSION)) {
-            (true, true) => AnthropicError(self).into_response(),
-            (true, false) => OpenAiError(self).into_response(),
-            (false, _) => self.into_response(),
+            (true, true) => Self::Anthropic,
+            (true, false) => Self::OpenAi,
+            (false, _) => Self::Tgi,
+        }
+    }
+}
+
+impl ApiError {
+    /// Returns the response in the shape that clients of this path expect.
+    pub(crate) fn for_path(self, path: &str, headers: &HeaderMap) -> Response {
+        self.in_shape(ErrorShape::of(path, headers))
+    }
+
+    /// Returns the response in a shape.
+    pub(crate) fn in_shape(self, shape: ErrorShape) -> Response {
+        match shape {
+            ErrorShape::Anthropic => AnthropicError(self).into_response(),
+            ErrorShape::OpenAi => OpenAiError(self).into_response(),
+            ErrorShape::Tgi => self.into_response(),
         }
     }
 

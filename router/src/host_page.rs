@@ -1,25 +1,31 @@
-//! The pages of a host that belongs to a slice but has no router: its health, and a few metrics.
+//! The pages of a host without a router. A host of a slice that has none shows its health and a few metrics. The host
+//! of the router shows the progress of its start, until the router takes the port.
 //!
 //! Entry point: [`HostPage::start`]. The pages are served on a thread of their own, with the flags and limits of the
 //! router's HTTP server.
 
-use std::fmt::Write as _;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::Json;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::sync::watch;
+use metrics::Gauge;
+use serde_json::json;
 
 use crate::RouterError;
 use crate::args::HttpArgs;
 use crate::connections;
 use crate::error::ApiError;
 use crate::http_listener::HttpEndpoint;
+use crate::lifecycle::{Shutdown, Stage};
 use crate::memory::Part;
+use crate::places::{Places, Rule};
 use crate::server::{self, Site};
 
 /// The memory of all connections together, in bytes: room for some hundred probes and scrapers.
@@ -53,8 +59,8 @@ pub enum HostStage {
 /// The pages of a host, which are served until this value is dropped.
 #[derive(Debug)]
 pub struct HostPage {
-    stage: Arc<AtomicU8>,
-    _stop: watch::Sender<bool>,
+    shown: Shown,
+    shutdown: Shutdown,
 }
 
 /// The state that the handlers share.
@@ -62,7 +68,20 @@ pub struct HostPage {
 struct Shown {
     facts: Arc<HostFacts>,
     stage: Arc<AtomicU8>,
+    /// The progress of each process of this host that has reported any, by number.
+    progress: Arc<Mutex<BTreeMap<u32, Progress>>>,
 }
+
+/// The progress of a process in a phase of its start.
+#[derive(Debug, Clone, PartialEq)]
+struct Progress {
+    phase: String,
+    /// The share that is done, from 0 to 1.
+    share: f64,
+}
+
+/// The seconds after which a client should ask a server that starts again.
+const RETRY_AFTER_SECONDS: &str = "5";
 
 impl HostPage {
     /// Opens the port and serves the pages.
@@ -77,27 +96,53 @@ impl HostPage {
             let _context = runtime.enter();
             endpoint.listen()?
         };
-        tracing::info!(url = %listener, "serving /health and /metrics of this host");
-        let stage = Arc::new(AtomicU8::new(HostStage::Assembling as u8));
-        let shown = Shown { facts: Arc::new(facts), stage: Arc::clone(&stage) };
+        match facts.index {
+            0 => tracing::info!(url = %listener, "/health shows the progress of the start"),
+            _ => tracing::info!(url = %listener, "serving /health and /metrics of this host"),
+        }
+        let shown = Shown::new(facts);
         let connections = Part::new(CONNECTIONS_BYTES.min(connections::max_bytes()));
-        let site = Site { app: app(shown), connections, request_timeout: None };
-        let (stop, stop_rx) = watch::channel(false);
-        let serve = move || runtime.block_on(server::serve(listener, site, stop_rx));
+        let shutdown = Shutdown::new();
+        let places = Places::new(connections, ("connections to the pages of this host", Rule::All), Gauge::noop());
+        let site = Site { app: app(shown.clone()), places, request_timeout: None, shutdown: shutdown.clone() };
+        let serve = move || runtime.block_on(server::serve(listener, site));
         std::thread::Builder::new()
             .name("host page".to_owned())
             .spawn(serve)
             .map_err(|source| RouterError::Thread { source })?;
-        Ok(Self { stage, _stop: stop })
+        Ok(Self { shown, shutdown })
     }
 
-    /// Shows a later stage.
+    /// Shows a later stage. At the last one, connections no longer stay open after a response.
     pub fn show(&self, stage: HostStage) {
-        self.stage.store(stage as u8, Ordering::Relaxed);
+        self.shown.stage.store(stage as u8, Ordering::Relaxed);
+        if stage == HostStage::Ending {
+            self.shutdown.advance(Stage::Draining);
+        }
+    }
+
+    /// Shows that process `number` of this host has done `done` of `total` items of a phase of its start.
+    pub fn report(&self, number: u32, phase: &str, done: u64, total: u64) {
+        let progress = Progress { phase: phase.to_owned(), share: done as f64 / total.max(1) as f64 };
+        self.shown.progress().insert(number, progress);
+    }
+
+    /// Closes the port, so that the router can open it.
+    pub fn close(&self) {
+        self.shutdown.advance(Stage::Closed);
+    }
+}
+
+impl Drop for HostPage {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
 fn app(shown: Shown) -> Router {
+    if shown.facts.index == 0 {
+        return Router::new().fallback(starting).with_state(shown);
+    }
     let health = || get(health);
     Router::new()
         .route("/health", health())
@@ -110,6 +155,23 @@ fn app(shown: Shown) -> Router {
 }
 
 impl Shown {
+    fn new(facts: HostFacts) -> Self {
+        let stage = Arc::new(AtomicU8::new(HostStage::Assembling as u8));
+        Self { facts: Arc::new(facts), stage, progress: Arc::default() }
+    }
+
+    fn progress(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Progress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the progress of the process that is the furthest behind, while the host loads and one has reported any.
+    fn last_progress(&self) -> Option<Progress> {
+        let is_loading = self.stage() == HostStage::Loading;
+        let progress = self.progress();
+        let last = progress.values().min_by(|one, other| one.share.total_cmp(&other.share));
+        last.filter(|_| is_loading).cloned()
+    }
+
     fn stage(&self) -> HostStage {
         match self.stage.load(Ordering::Relaxed) {
             0 => HostStage::Assembling,
@@ -137,7 +199,38 @@ impl HostStage {
 async fn health(State(shown): State<Shown>) -> Response {
     let stage = shown.stage();
     let status = if stage == HostStage::Serving { StatusCode::OK } else { ApiError::Unhealthy.status_and_type().0 };
-    (status, format!("host {} of {}: {}\n", shown.facts.index, shown.facts.num_hosts, stage.name())).into_response()
+    let progress = shown.last_progress().map(|progress| format!(", {progress}")).unwrap_or_default();
+    let text = format!("host {} of {}: {}{progress}\n", shown.facts.index, shown.facts.num_hosts, stage.name());
+    (status, text).into_response()
+}
+
+/// Refuses every request to a server that starts, with its progress, or that is stopped before it serves.
+async fn starting(State(shown): State<Shown>) -> Response {
+    let stage = shown.stage();
+    let phase = match stage {
+        // The model is downloaded and checked.
+        HostStage::Assembling if shown.facts.num_hosts == 1 => "preparing",
+        stage => stage.name(),
+    };
+    let progress = shown.last_progress().unwrap_or_else(|| Progress { phase: phase.to_owned(), share: 0.0 });
+    let error = match stage {
+        HostStage::Ending => "the server is shutting down".to_owned(),
+        HostStage::Assembling | HostStage::Loading | HostStage::Serving => format!("the server starts: {progress}"),
+    };
+    let (status, error_type) = ApiError::Unhealthy.status_and_type();
+    let body = json!({
+        "error": error,
+        "error_type": error_type,
+        "phase": progress.phase,
+        "share": progress.share,
+    });
+    (status, [(header::RETRY_AFTER, RETRY_AFTER_SECONDS)], Json(body)).into_response()
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} %", self.phase, (self.share * 100.0).floor())
+    }
 }
 
 /// The metrics in the text format of Prometheus.
@@ -175,24 +268,32 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_host_is_healthy_while_its_slice_serves() {
-        let stage = Arc::new(AtomicU8::new(0));
-        let facts = HostFacts { index: 1, num_hosts: 2, first: "a.example".to_owned() };
-        let app = app(Shown { facts: Arc::new(facts), stage: Arc::clone(&stage) });
-        let ask = async |path: &str| {
+    /// Returns the pages of a host of two, and a function that asks one of them for its status and body.
+    fn pages(index: usize) -> (HostPage, impl AsyncFn(&str) -> (u16, String)) {
+        let shown = Shown::new(HostFacts { index, num_hosts: 2, first: "a.example".to_owned() });
+        let app = app(shown.clone());
+        let ask = async move |path: &str| {
             let request = Request::get(path).body(Body::empty()).unwrap();
             let response = app.clone().oneshot(request).await.unwrap();
             let status = response.status().as_u16();
             let body = to_bytes(response.into_body(), 1 << 16).await.unwrap();
             (status, String::from_utf8(body.to_vec()).unwrap())
         };
-        for (shown, status) in [(0, 503), (1, 503), (2, 200), (3, 503)] {
-            stage.store(shown, Ordering::Relaxed);
-            assert_eq!(ask("/health").await.0, status, "{shown}");
+        (HostPage { shown, shutdown: Shutdown::new() }, ask)
+    }
+
+    #[tokio::test]
+    async fn a_host_is_healthy_while_its_slice_serves() {
+        let (page, ask) = pages(1);
+        for (stage, status) in HostStage::ALL.into_iter().zip([503, 503, 200, 503]) {
+            page.show(stage);
+            assert_eq!(ask("/health").await.0, status, "{stage:?}");
         }
-        stage.store(HostStage::Loading as u8, Ordering::Relaxed);
+        page.show(HostStage::Loading);
         assert_eq!(ask("/ready").await, (503, "host 1 of 2: loading\n".to_owned()));
+        page.report(2, "load weights", 3, 4);
+        page.report(3, "load weights", 3, 9);
+        assert_eq!(ask("/ready").await, (503, "host 1 of 2: loading, load weights 33 %\n".to_owned()));
         let metrics = ask("/metrics").await.1;
         for line in ["hilo_slice_hosts 2", "hilo_slice_host_index 1", "hilo_slice_host_stage{stage=\"loading\"} 1"] {
             assert!(metrics.lines().any(|found| found == line), "{metrics}");
@@ -200,5 +301,45 @@ mod tests {
         let (status, text) = ask("/generate").await;
         assert_eq!(status, 421);
         assert!(text.ends_with("send requests to host 0, a.example\n"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_starts_shows_its_phase_and_the_share_done() {
+        let (page, ask) = pages(0);
+        let body = async |path: &str| {
+            let (status, text) = ask(path).await;
+            assert_eq!(status, 503, "{text}");
+            serde_json::from_str::<serde_json::Value>(&text).unwrap()
+        };
+        assert_eq!(body("/health").await["phase"], "assembling");
+        page.show(HostStage::Loading);
+        assert_eq!(body("/ready").await["phase"], "loading");
+        page.report(0, "load weights", 9, 9);
+        page.report(1, "load weights", 1, 4);
+        let expected = json!({
+            "error": "the server starts: load weights 25 %",
+            "error_type": "healthcheck",
+            "phase": "load weights",
+            "share": 0.25,
+        });
+        for path in ["/ready", "/health", "/v1/chat/completions"] {
+            assert_eq!(body(path).await, expected, "{path}");
+        }
+        page.report(1, "warm up", 2, 4);
+        assert_eq!(body("/readyz").await["phase"], "warm up");
+        page.show(HostStage::Ending);
+        assert_eq!(body("/health").await["error"], "the server is shutting down");
+    }
+
+    #[tokio::test]
+    async fn the_router_gets_the_port_when_it_wants_it() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let args = crate::testing::args(&["--hostname=127.0.0.1", &format!("--port={free}")]).http;
+        let page = HostPage::start(&args, HostFacts { index: 0, num_hosts: 1, first: String::new() }).unwrap();
+        let endpoint = HttpEndpoint::resolve(&args).unwrap();
+        assert!(endpoint.listen().is_err());
+        let listens = tokio::spawn(async move { endpoint.listen_soon().await });
+        page.close();
+        crate::testing::within("the port", listens).await.unwrap().unwrap();
     }
 }

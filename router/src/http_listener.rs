@@ -6,12 +6,23 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use endpoint::{Endpoint, SocketFile};
+use liveness::AwakeTime;
 
 use crate::args::HttpArgs;
 use crate::socket::{Listener, Stream};
 use crate::tls::{Tls, TlsError};
+
+/// The number of connections that may wait to be accepted, if the system allows as many (`net.core.somaxconn`). If more
+/// come at once, the kernel drops the packets of some, and these are sent again after a second.
+const BACKLOG: i32 = 4096;
+
+/// The maximum time that the launcher takes to close the port when the router asks for it.
+const HANDOVER_DEADLINE: Duration = Duration::from_secs(5);
+/// The time between two attempts to open the port.
+const HANDOVER_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The address at which the server listens, and its TLS identity.
 #[derive(Debug, Clone)]
@@ -44,6 +55,14 @@ pub enum ListenError {
     Bind { error: endpoint::ListenError },
     #[error("cannot listen on {endpoint}: {error}")]
     Open { endpoint: Endpoint, error: io::Error },
+}
+
+impl ListenError {
+    /// True if another process listens there.
+    fn is_in_use(&self) -> bool {
+        let Self::Bind { error: endpoint::ListenError::Address { source, .. } } = self else { return false };
+        source.kind() == ErrorKind::AddrInUse
+    }
 }
 
 /// An endpoint at which the server listens. The file of a Unix socket is removed when the listener is dropped.
@@ -109,7 +128,28 @@ impl HttpEndpoint {
         self.open(listener, file).map_err(|error| ListenError::Open { endpoint: self.endpoint.clone(), error })
     }
 
+    /// Listens at the endpoint, and waits a moment if another process still listens there.
+    ///
+    /// # Errors
+    /// When the server cannot listen there.
+    pub(crate) async fn listen_soon(&self) -> Result<HttpListener, ListenError> {
+        let mut waited = AwakeTime::start(Instant::now());
+        loop {
+            match self.listen() {
+                Err(error) if error.is_in_use() && waited.look(Instant::now()) < HANDOVER_DEADLINE => {
+                    tokio::time::sleep(HANDOVER_INTERVAL).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
     fn open(&self, listener: endpoint::Listener, file: Option<SocketFile>) -> io::Result<HttpListener> {
+        // The standard library's limit is 128. A second call of `listen` changes it.
+        match &listener {
+            endpoint::Listener::Tcp(listener) => rustix::net::listen(listener, BACKLOG)?,
+            endpoint::Listener::Unix(listener) => rustix::net::listen(listener, BACKLOG)?,
+        }
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let url = match &listener {
             endpoint::Listener::Tcp(listener) => format!("{scheme}://{}", listener.local_addr()?),
@@ -169,6 +209,18 @@ mod tests {
             "{error}"
         );
         assert!(endpoint.listen().is_err());
+    }
+
+    #[tokio::test]
+    async fn many_clients_may_come_before_one_is_accepted() {
+        let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let num_clients = allowed.trim().parse().unwrap_or(128).min(200);
+        let listener = resolve(&["--hostname=127.0.0.1", "--port=0"]).unwrap().listen().unwrap();
+        let address = listener.to_string().strip_prefix("http://").unwrap().parse().unwrap();
+        // A connection for which there is no room is never made, because nobody accepts.
+        let connect = |_| std::net::TcpStream::connect_timeout(&address, crate::testing::DEADLINE).unwrap();
+        let clients: Vec<std::net::TcpStream> = (0..num_clients).map(connect).collect();
+        assert_eq!(clients.len(), num_clients);
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ mod answering;
 mod api;
 mod api_keys;
 mod args;
+mod argv;
 mod aside;
 mod batcher;
 mod config;
@@ -29,6 +30,8 @@ mod lifecycle;
 mod memory;
 mod memory_size;
 mod metrics;
+mod places;
+mod process_limits;
 mod ready;
 mod routes;
 mod server;
@@ -47,6 +50,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use build_id::Build;
 use model_files::{ModelFiles, ModelFilesError};
 use proto::exit_status;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -58,10 +62,11 @@ pub use grammar::{GrammarTrialArgs, try_grammar_as_process};
 pub use host_page::{HostFacts, HostPage, HostStage};
 pub use http_listener::{HttpEndpoint, HttpEndpointError, ListenError};
 pub use kv_events::{KvEventsConfig, KvEventsConfigError, KvEventsError, Publisher, probe as probe_kv_events};
+pub use lifecycle::STOP_MARGIN;
 pub use memory_size::{MemorySize, MemorySizeError};
-pub use ready::Ready;
+pub use ready::{BEAT, PORT_WANTED, Ready};
 pub use shard_client::ShardClientError;
-pub use text::{Detokenizer, TextError, Tokenizer};
+pub use text::{ChatRendererArgs, Detokenizer, TextError, Tokenizer, render_chats_as_process};
 
 use config::{Config, ServingLimits};
 use http_listener::HttpListener;
@@ -121,9 +126,10 @@ impl RouterError {
 }
 
 /// Runs the router as a process of its own: starts logging, serves, and ends when the parent process ends. `parent_pid`
-/// is the parent's process id, if known. If the router fails, the last line of the log gives the reason. Returns one of
-/// the statuses in [`proto::exit_status`].
-pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
+/// is the parent's process id, if known. `build` is that of this executable if the shards run it too; shards of another
+/// one then refuse the router. If the router fails, the last line of the log gives the reason. Returns one of the
+/// statuses in [`proto::exit_status`].
+pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>, build: Option<Build>) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
         return ExitCode::from(exit_status::CONFIGURATION);
@@ -136,7 +142,7 @@ pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
         telemetry::fatal("the process that started the router is gone");
         return ExitCode::from(exit_status::FAILURE);
     }
-    match run(args) {
+    match run(args, build) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             telemetry::fatal(&chain(&error));
@@ -176,11 +182,13 @@ pub fn print_schema() -> ExitCode {
 ///
 /// # Errors
 /// When the router cannot start, or a shard fails while serving.
-pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
-    let config = Config::resolve(args)?;
-    config.endpoint.probe()?;
+pub fn run(args: &RouterArgs, build: Option<Build>) -> Result<(), RouterError> {
+    let config = Config { build, ..Config::resolve(args)? };
+    // The launcher has probed the endpoint, and holds its port.
+    if config.ready_path.is_none() {
+        config.endpoint.probe()?;
+    }
     probe_kv_events(&config.kv_events)?;
-    let text = ModelText::load(&model_files(&config)?, config.chat_overrides())?;
     let num_threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_ASYNC_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_threads)
@@ -188,7 +196,14 @@ pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
         .enable_all()
         .build()
         .map_err(|source| RouterError::Thread { source })?;
-    runtime.block_on(start_and_serve(config, text))
+    if let Some(path) = &config.ready_path {
+        runtime.spawn(ready::beat(path.clone()));
+    }
+    let text = ModelText::load(&model_files(&config)?, config.chat_overrides())?;
+    let result = runtime.block_on(start_and_serve(config, text));
+    // Tasks may wait for threads that compute, such as masks of grammars, which nobody needs any more.
+    runtime.shutdown_timeout(lifecycle::TASKS_END);
+    result
 }
 
 fn model_files(config: &Config) -> Result<ModelFiles, ModelFilesError> {
@@ -209,7 +224,13 @@ async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterEr
             return Ok(());
         }
     };
-    let listener = endpoint.listen()?;
+    let listener = match &ready_path {
+        Some(path) => {
+            ready::ask_for_port(path).map_err(|source| RouterError::Ready { path: path.clone(), source })?;
+            endpoint.listen_soon().await?
+        }
+        None => endpoint.listen()?,
+    };
     announce(&listener, &model_id, &started.limits);
     if let Some(path) = ready_path {
         let limits = &started.limits.request;
@@ -272,7 +293,7 @@ mod tests {
     fn a_port_that_is_taken_is_noticed_before_anything_is_loaded() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = format!("--port={}", listener.local_addr().unwrap().port());
-        let error = run(&testing::args(&["--hostname=127.0.0.1", &port, "--model-id=/nowhere"])).unwrap_err();
+        let error = run(&testing::args(&["--hostname=127.0.0.1", &port, "--model-id=/nowhere"]), None).unwrap_err();
         assert!(chain(&error).starts_with("cannot listen on 127.0.0.1:"), "{}", chain(&error));
     }
 }

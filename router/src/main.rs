@@ -27,6 +27,9 @@ enum Task {
     /// Compiles the grammar of a request for the router, with limits of time and memory.
     #[command(hide = true)]
     TryGrammar(router::GrammarTrialArgs),
+    /// Renders conversations for the router, with limits of time and memory.
+    #[command(hide = true)]
+    RenderChats(router::ChatRendererArgs),
 }
 
 fn main() -> ExitCode {
@@ -34,7 +37,8 @@ fn main() -> ExitCode {
     let status = match task {
         Some(Task::PrintSchema) => router::print_schema(),
         Some(Task::TryGrammar(args)) => router::try_grammar_as_process(&args),
-        None => router::run_as_process(&router, None),
+        Some(Task::RenderChats(args)) => router::render_chats_as_process(&args),
+        None => router::run_as_process(&router, None, None),
     };
     telemetry::flush();
     status

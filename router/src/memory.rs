@@ -25,9 +25,9 @@ const STEP_BYTES: usize = 16 << 10;
 /// pages.
 const SHARES: [usize; 6] = [16, 4, 16, 12, 16, 16];
 
-/// The default budget: this share of the memory of the machine or the container, clamped to the two constants below, or
-/// more if the largest body needs more.
-const DEFAULT_PERCENT: u32 = 25;
+/// The default budget: this share of the memory that the process may use, clamped to the two constants below, or more
+/// if the largest body needs more. It is at least `MIN_DEFAULT_BYTES` only if that is at most half of the memory.
+const DEFAULT_PERCENT: u64 = 25;
 const MIN_DEFAULT_BYTES: u64 = 512 << 20;
 const MAX_DEFAULT_BYTES: u64 = 4 << 30;
 
@@ -208,13 +208,12 @@ fn mib(bytes: usize) -> String {
 /// # Errors
 /// When the budget is too small for requests, or for the largest body.
 pub(crate) fn budget_bytes(wanted: Option<MemorySize>, payload_limit_bytes: usize) -> Result<usize, MemoryError> {
-    let machine_bytes = machine_bytes().unwrap_or(0);
-    let share = |percent: u32| machine_bytes / 100 * u64::from(percent);
+    let machine_bytes = machine::total_bytes().unwrap_or(0);
     let least = MIN_BYTES.max((payload_limit_bytes as u64).saturating_mul(BODIES_PER_BUDGET));
     let bytes = match wanted {
         Some(MemorySize::Bytes(bytes)) => bytes,
-        Some(MemorySize::Percent(percent)) => share(percent),
-        None => share(DEFAULT_PERCENT).clamp(MIN_DEFAULT_BYTES, MAX_DEFAULT_BYTES).max(least),
+        Some(MemorySize::Percent(percent)) => machine_bytes / 100 * u64::from(percent),
+        None => default_bytes(machine_bytes, least),
     };
     if bytes < least {
         return Err(MemoryError { least, payload_limit_bytes, bytes });
@@ -222,26 +221,10 @@ pub(crate) fn budget_bytes(wanted: Option<MemorySize>, payload_limit_bytes: usiz
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Returns the memory of the machine, or of the container if that has less, in bytes.
-fn machine_bytes() -> Option<u64> {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let machine = bytes_of(&read("/proc/meminfo")?, "MemTotal:")?;
-    let container = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        .into_iter()
-        .find_map(|path| read(path)?.trim().parse().ok());
-    Some(container.map_or(machine, |limit: u64| limit.min(machine)))
-}
-
-/// Returns the memory that this process uses now, in bytes.
-pub(crate) fn resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    bytes_of(&status, "VmRSS:").and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
-}
-
-/// Returns the value of a line in one of the kernel's tables, in bytes.
-fn bytes_of(table: &str, name: &str) -> Option<u64> {
-    let line = table.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1 << 10)
+/// Returns the default budget of a machine or container with `machine_bytes` of memory, which is at least `least`.
+fn default_bytes(machine_bytes: u64, least: u64) -> u64 {
+    let floor = MIN_DEFAULT_BYTES.min(machine_bytes / 2);
+    (machine_bytes / 100 * DEFAULT_PERCENT).clamp(floor, MAX_DEFAULT_BYTES).max(least)
 }
 
 #[cfg(test)]
@@ -307,11 +290,10 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_what_there_is() {
-        assert_eq!(bytes_of("MemFree: 1 kB\nMemTotal:       16000 kB\n", "MemTotal:"), Some(16_000 << 10));
-        assert_eq!(bytes_of("VmRSS: many kB\n", "VmRSS:"), None);
-        assert!(resident_bytes() > 1 << 20);
-        assert!(machine_bytes().unwrap() > resident_bytes() as u64);
+    fn a_small_machine_keeps_half_of_its_memory() {
+        let default_mib = |machine_mib: u64| default_bytes(machine_mib << 20, MIN_BYTES) >> 20;
+        assert_eq!([1 << 20, 16 << 10, 8 << 10, 2048, 1024].map(default_mib), [4096, 4095, 2047, 512, 512]);
+        assert_eq!([600, 300, 128, 100, 0].map(default_mib), [300, 150, 64, 64, 64]);
     }
 
     #[test]

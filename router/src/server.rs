@@ -4,21 +4,22 @@
 //! deadline of request bodies.) The number of connections is limited.
 
 use std::io::ErrorKind;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use telemetry::Throttle;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::task::JoinSet;
 
-use crate::answering::Answering;
-use crate::connections::CONNECTION_BYTES;
+use crate::answering::{Answering, Visitor};
 use crate::http_listener::HttpListener;
-use crate::memory::{Held, Part};
+use crate::lifecycle::{Shutdown, Stage};
+use crate::places::{Place, Places, address};
 use crate::socket::{Socket, Stream};
 use crate::take_deadline::{AnswerDeadline, TakeDeadline};
 use crate::tls::Tls;
@@ -44,74 +45,55 @@ const SILENCE_DEADLINE: Duration = Duration::from_secs(120);
 /// The pause after an accept that failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The minimum time between two warnings about accepts that failed.
-const WARNING_PAUSE: Duration = Duration::from_secs(10);
-
 /// The application to serve, with its limits.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     pub(crate) app: Router,
-    /// The memory of all connections together.
-    pub(crate) connections: Part,
+    /// The places of all connections together.
+    pub(crate) places: Places,
     /// The maximum time of a request in total, or `None` for no limit.
     pub(crate) request_timeout: Option<Duration>,
+    pub(crate) shutdown: Shutdown,
 }
 
 /// The state of a connection, except its stream.
 struct Connection {
     site: Site,
-    watcher: Watcher,
-    stop_rx: watch::Receiver<bool>,
-    _held: Held,
+    place: Arc<Place>,
 }
 
-/// Accepts that failed and were not logged.
-#[derive(Debug, Default)]
-struct Failures {
-    num_silent: u64,
-    logged_at: Option<Instant>,
-}
-
-impl Failures {
-    /// Counts a failure. If a warning is due, returns the number of failures since the last one, with this one.
-    fn count(&mut self, now: Instant) -> Option<u64> {
-        self.num_silent += 1;
-        if self.logged_at.is_some_and(|at| now.saturating_duration_since(at) < WARNING_PAUSE) {
-            return None;
-        }
-        self.logged_at = Some(now);
-        Some(std::mem::take(&mut self.num_silent))
-    }
-}
-
-/// Serves until `stop_rx` is true. Then accepts no more connections, and returns when every running request has its
-/// response.
-pub(crate) async fn serve(listener: HttpListener, site: Site, stop_rx: watch::Receiver<bool>) {
-    let graceful = GracefulShutdown::new();
-    let (mut stops, mut failures) = (stop_rx.clone(), Failures::default());
+/// Serves until the stage [`Stage::Closed`]. Then accepts no more connections, and returns when each response that has
+/// begun was sent. Connections are accepted during the drain too, so that their clients are told.
+pub(crate) async fn serve(listener: HttpListener, site: Site) {
+    let (mut connections, mut failures) = (JoinSet::new(), Throttle::default());
+    // A connection that was accepted and has no place yet.
+    let mut newcomer: Option<Stream> = None;
+    let mut closed = pin!(site.shutdown.reached(Stage::Closed));
     loop {
         tokio::select! {
-            (stream, held) = accept(&listener, &site.connections, &mut failures) => {
-                let (site, watcher, stop_rx) = (site.clone(), graceful.watcher(), stop_rx.clone());
-                let connection = Connection { site, watcher, stop_rx, _held: held };
-                tokio::spawn(connection.serve(stream, listener.tls().cloned()));
+            stream = accept(&listener, &mut failures), if newcomer.is_none() => newcomer = Some(stream),
+            place = site.places.take(newcomer.as_ref().and_then(address)), if newcomer.is_some() => {
+                if let Some(stream) = newcomer.take() {
+                    let connection = Connection { site: site.clone(), place: Arc::new(place) };
+                    connections.spawn(connection.keep_place(stream, listener.tls().cloned()));
+                }
             }
-            _ = stops.wait_for(|&stops| stops) => break,
+            Some(_) = connections.join_next() => {}
+            () = &mut closed => break,
         }
     }
     drop(listener);
-    graceful.shutdown().await;
+    while connections.join_next().await.is_some() {}
 }
 
-async fn accept(listener: &HttpListener, connections: &Part, failures: &mut Failures) -> (Stream, Held) {
-    let held = connections.take(CONNECTION_BYTES, Duration::MAX).await.expect("there is room for one connection");
+async fn accept(listener: &HttpListener, failures: &mut Throttle) -> Stream {
     loop {
         match listener.accept().await {
-            Ok(stream) => return (stream, held),
+            Ok(stream) => return stream,
             // Only this connection failed, before it was accepted.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
             Err(error) => {
-                if let Some(num) = failures.count(Instant::now()) {
+                if let Some(num) = failures.count(std::time::Instant::now()) {
                     tracing::warn!("a connection cannot be accepted: {error} ({num} since the last such line)");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -121,7 +103,16 @@ async fn accept(listener: &HttpListener, connections: &Part, failures: &mut Fail
 }
 
 impl Connection {
-    async fn serve(mut self, stream: Stream, tls: Option<Tls>) {
+    /// Serves until the connection ends, or another one needs its place.
+    async fn keep_place(self, stream: Stream, tls: Option<Tls>) {
+        let place = Arc::clone(&self.place);
+        tokio::select! {
+            () = self.serve(stream, tls) => {}
+            () = place.dismissed() => {}
+        }
+    }
+
+    async fn serve(self, stream: Stream, tls: Option<Tls>) {
         if let Stream::Tcp(stream) = &stream
             && let Err(error) = set_options(stream)
         {
@@ -130,13 +121,14 @@ impl Connection {
         let socket = Socket::new(stream);
         let deadline = AnswerDeadline::new(self.site.request_timeout);
         let stream = TakeDeadline::new(socket.clone(), TAKE_DEADLINE, deadline.clone());
-        let answering = Answering { app: self.site.app.clone(), socket, deadline };
+        let visitor = Visitor::new(self.site.shutdown.clone());
+        let place = Arc::clone(&self.place);
+        let answering = Answering { app: self.site.app.clone(), socket, deadline, visitor, place };
         let Some(tls) = tls else { return self.serve_http(stream, answering).await };
         let handshake = tokio::select! {
             handshake = tokio::time::timeout(HEADER_DEADLINE, tls.accept(stream)) => handshake,
-            // When the server stops, a client that is still in the handshake is cut off, because it has not sent a
-            // request yet.
-            _ = self.stop_rx.wait_for(|&stops| stops) => return,
+            // A client that is still in the handshake is cut off, because it has not sent a request yet.
+            () = self.site.shutdown.reached(Stage::Closed) => return,
         };
         match handshake {
             Ok(Ok(stream)) => self.serve_http(stream, answering).await,
@@ -153,8 +145,18 @@ impl Connection {
         // `answering` decides if a client has left. With half-close, a client that has only stopped sending still gets
         // the bytes that are ready at that time.
         http.half_close(true);
-        let connection = http.serve_connection(TokioIo::new(stream), answering);
-        if let Err(error) = self.watcher.watch(connection).await {
+        let visitor = answering.visitor.clone();
+        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answering));
+        let ended = tokio::select! {
+            // First, so that a request that has arrived is read before an idle connection ends.
+            biased;
+            ended = connection.as_mut() => ended,
+            () = visitor.dismissed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
             tracing::debug!("a connection ended with an error: {error}");
         }
     }
@@ -170,20 +172,81 @@ fn set_options(stream: &TcpStream) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use metrics::Gauge;
     use std::net::SocketAddr;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::connections::CONNECTION_BYTES;
     use crate::http_listener::HttpEndpoint;
+    use crate::memory::Part;
+    use crate::places::Rule;
     use crate::testing::{args, within};
 
+    /// The number of connections of a test's server.
+    const NUM_PLACES: usize = 4;
+
     fn site(app: Router) -> Site {
-        Site { app, connections: Part::new(1 << 20), request_timeout: None }
+        let places = Places::new(Part::new(NUM_PLACES * CONNECTION_BYTES), ("a test", Rule::All), Gauge::noop());
+        Site { app, places, request_timeout: None, shutdown: Shutdown::new() }
     }
 
-    /// Starts a server with TLS and without routes. Sending `true` to the returned sender stops the server.
-    async fn start() -> (SocketAddr, watch::Sender<bool>, tokio::task::JoinHandle<()>) {
+    /// Starts a server without TLS whose `/slow` never answers.
+    async fn start_plain() -> (SocketAddr, tokio::task::JoinHandle<()>) {
+        let app = Router::new()
+            .route("/", axum::routing::get(|| async { "here" }))
+            .route("/slow", axum::routing::get(|| async { std::future::pending::<()>().await }));
+        let listener =
+            HttpEndpoint::resolve(&args(&["--hostname=127.0.0.1", "--port=0"]).http).unwrap().listen().unwrap();
+        let address = listener.to_string().strip_prefix("http://").unwrap().parse().unwrap();
+        (address, tokio::spawn(serve(listener, site(app))))
+    }
+
+    async fn get(client: &mut TcpStream, path: &str) -> String {
+        client.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+        let mut buffer = [0; 1024];
+        let num_read = within("an answer", client.read(&mut buffer)).await.unwrap();
+        String::from_utf8_lossy(&buffer[..num_read]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn idle_connections_keep_nobody_out() {
+        let (address, _server) = start_plain().await;
+        let mut idle = Vec::new();
+        for _ in 0..2 * NUM_PLACES {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        // Half of a head, and half of a body, are no requests.
+        for head in ["GET / HTTP/1.1\r\nhos", "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n1"] {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(head.as_bytes()).await.unwrap();
+            idle.push(client);
+        }
+        let mut honest = TcpStream::connect(address).await.unwrap();
+        assert!(get(&mut honest, "/").await.ends_with("here"));
+        assert_eq!(within("the end of the oldest", idle[0].read(&mut [0])).await.unwrap_or(0), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_under_way_is_not_closed_for_a_newcomer() {
+        let (address, _server) = start_plain().await;
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut kept = Vec::new();
+        for _ in 0..2 * NUM_PLACES {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            assert!(get(&mut client, "/").await.ends_with("here"));
+            kept.push(client);
+        }
+        assert_eq!(slow.try_read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        // After its answer, a connection stays open until its place is needed.
+        let last = kept.last_mut().unwrap();
+        assert!(get(last, "/").await.ends_with("here"));
+    }
+
+    /// Starts a server with TLS and without routes.
+    async fn start() -> (SocketAddr, Shutdown, tokio::task::JoinHandle<()>) {
         let directory = tempfile::tempdir().unwrap();
         let [certfile, keyfile] = ["cert", "key"].map(|name| directory.path().join(name));
         let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -194,8 +257,8 @@ mod tests {
         let args = args(&["--hostname=127.0.0.1", "--port=0", &files[0], &files[1]]);
         let listener = HttpEndpoint::resolve(&args.http).unwrap().listen().unwrap();
         let address = listener.to_string().strip_prefix("https://").unwrap().parse().unwrap();
-        let (stop_tx, stop_rx) = watch::channel(false);
-        (address, stop_tx, tokio::spawn(serve(listener, site(Router::new()), stop_rx)))
+        let site = site(Router::new());
+        (address, site.shutdown.clone(), tokio::spawn(serve(listener, site)))
     }
 
     /// Runs a client that reads at most `bytes` bytes of a 1 MiB response every second, and returns the number of bytes
@@ -205,8 +268,7 @@ mod tests {
         let args = args(&["--hostname=127.0.0.1", "--port=0"]);
         let listener = HttpEndpoint::resolve(&args.http).unwrap().listen().unwrap();
         let address = listener.to_string().strip_prefix("http://").unwrap().parse().unwrap();
-        let (_stop_tx, stop_rx) = watch::channel(false);
-        let _server = tokio::spawn(serve(listener, site(app), stop_rx));
+        let _server = tokio::spawn(serve(listener, site(app)));
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(8 << 10).unwrap();
         let mut client = socket.connect(address).await.unwrap();
@@ -219,13 +281,6 @@ mod tests {
                 Ok(num_bytes) => num_read += num_bytes,
             }
         }
-    }
-
-    #[test]
-    fn failures_are_logged_once_in_a_while_with_their_number() {
-        let (mut failures, start) = (Failures::default(), Instant::now());
-        let logged: Vec<u64> = (0..250).filter_map(|count| failures.count(start + ACCEPT_PAUSE * count)).collect();
-        assert_eq!(logged, [1, 100, 100]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -247,7 +302,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_shake_hands_is_cut_off() {
-        let (address, _stop_tx, _server) = start().await;
+        let (address, _, _server) = start().await;
         let start = tokio::time::Instant::now();
         let mut client = TcpStream::connect(address).await.unwrap();
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
@@ -256,7 +311,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_speaks_no_tls_is_sent_away() {
-        let (address, _stop_tx, _server) = start().await;
+        let (address, _, _server) = start().await;
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut answer = Vec::new();
@@ -267,9 +322,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_without_a_handshake_does_not_delay_a_stop() {
-        let (address, stop_tx, server) = start().await;
+        let (address, shutdown, server) = start().await;
         let mut client = TcpStream::connect(address).await.unwrap();
-        stop_tx.send_replace(true);
+        shutdown.advance(Stage::Closed);
         within("the end of the server", server).await.unwrap();
         assert_eq!(within("the end of the connection", client.read(&mut [0])).await.unwrap_or(0), 0);
     }

@@ -4,9 +4,11 @@
 //! This file opens no port and does not run the batcher.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use proto::Warmup;
+use proto::{Warmup, WarmupReply};
+use scheduler::{Pace, Work};
 use tokio::sync::watch;
 
 use crate::RouterError;
@@ -16,12 +18,13 @@ use crate::config::{Config, ServingLimits};
 use crate::generation::{Generator, Permits};
 use crate::grammar::GrammarCompiler;
 use crate::kv_events::{self, KvEvents, KvEventsConfig, KvEventsError, Publisher};
-use crate::memory::{self, MemoryBudget};
+use crate::lifecycle::Shutdown;
+use crate::memory::MemoryBudget;
 use crate::memory_size::MemorySize;
 use crate::metrics::{Metrics, Served};
 use crate::routes;
 use crate::shard_client::ShardGroup;
-use crate::state::{AppState, Health, ServerInfo};
+use crate::state::{AppState, ServerInfo};
 use crate::text::{Chat, ModelText, TokenizerPool};
 use crate::validation::Validator;
 
@@ -32,7 +35,7 @@ pub(crate) struct Started {
     pub(crate) batcher: Batcher,
     /// Sending `true` ends the running sequences, then the batcher.
     pub(crate) stop_tx: watch::Sender<bool>,
-    pub(crate) health: Health,
+    pub(crate) shutdown: Shutdown,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: ServingLimits,
     pub(crate) memory: MemoryBudget,
@@ -45,7 +48,8 @@ pub(crate) struct Started {
 /// started.
 pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, RouterError> {
     let ModelText { tokenizer, chat_templates } = text;
-    let mut group = ShardGroup::connect(&config.shards).await?;
+    let build = config.build.as_ref().map(|build| build.id.to_string());
+    let mut group = ShardGroup::connect(&config.shards, build).await?;
     let model = group.info().await?;
     if tokenizer.vocab_size() > model.vocab_size as usize {
         let (known, given) = (model.vocab_size, tokenizer.vocab_size());
@@ -71,8 +75,9 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     );
 
     let publishes = config.kv_events.is_on();
-    let reserved_bytes = if publishes { kv_events::MAX_BYTES } else { 0 };
-    let memory = MemoryBudget::new(config.memory_budget_bytes, memory::resident_bytes() + reserved_bytes);
+    let cache = &limits.scheduler;
+    let reserved_bytes = if publishes { kv_events::max_bytes(cache.num_blocks, cache.block_size_tokens) } else { 0 };
+    let memory = MemoryBudget::new(config.memory_budget_bytes, machine::resident_bytes() + reserved_bytes);
     memory.announce();
 
     let served = Served {
@@ -88,7 +93,9 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
         limits: limits.scheduler.clone(),
         step_window: config.batching.step_window as usize,
         max_queued_tokens: config.limits.max_queued_tokens,
+        pace: pace(&warmup, config.batching.step_target_ms),
     };
+    let beating = group.beating();
     let (handle, mut batcher) = Batcher::new(rules, group, stop_rx, (Arc::clone(&metrics), memory.answers.clone()));
     let kv_event_source = publish_kv_events(&config, &limits, &metrics, &mut batcher)?;
 
@@ -102,11 +109,22 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     });
     let validator = Validator::new(limits.request.clone(), tokenizer_pool, grammars);
     let permits = Permits::new(limits.request.max_concurrent_requests, limits.request.num_tenants);
-    let generator = Generator::new(&limits.request, permits, (tokenizer, validator), handle, Arc::clone(&metrics));
-    let health = Health::new();
-    let info = ServerInfo { config, limits: limits.clone(), model, memory: memory.clone(), kv_event_source };
-    let app = routes::router(AppState::new(info, generator, chat, Arc::clone(&metrics), health.clone()));
-    Ok(Started { app, batcher, stop_tx, health, metrics, limits, memory })
+    let shutdown = Shutdown::new();
+    let inside = (handle, Arc::clone(&metrics), shutdown.clone());
+    let generator = Generator::new(&limits.request, permits, (tokenizer, validator), inside);
+    let info = ServerInfo { beating, config, limits: limits.clone(), model, memory: memory.clone(), kv_event_source };
+    let app = routes::router(AppState::new(info, generator, chat, Arc::clone(&metrics), shutdown.clone()));
+    Ok(Started { app, batcher, stop_tx, shutdown, metrics, limits, memory })
+}
+
+/// Returns the pace that begins with the times of the warm-up.
+fn pace(warmup: &WarmupReply, target_ms: Option<u32>) -> Pace {
+    let target = target_ms.map(|ms| Duration::from_millis(ms.into()));
+    let mut pace = Pace::new(target, warmup.chunk_sizes.clone());
+    if warmup.decode_ns > 0 {
+        pace.learn(&Work { num_decoding: 1, ..Work::default() }, Duration::from_nanos(warmup.decode_ns));
+    }
+    pace
 }
 
 /// Starts to publish changes of the prefix cache, if the user wants it. Returns the configuration with the addresses
@@ -129,8 +147,9 @@ fn publish_kv_events(
     if !limits.scheduler.caches_prefixes {
         tracing::warn!("no KV events are published, because there is no prefix cache");
     }
-    let num_dropped = metrics.kv_events_dropped.clone();
-    let KvEvents { sink, source } = kv_events::start(config, limits.scheduler.block_size_tokens, num_dropped)?;
+    let cache = (limits.scheduler.num_blocks, limits.scheduler.block_size_tokens);
+    let KvEvents { sink, source } =
+        kv_events::start(config, cache, (metrics.kv_events_dropped.clone(), metrics.kv_events_subscribers.clone()))?;
     batcher.publish(sink);
     Ok(Some(source))
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 use proto::{RowReply, SampledToken, SamplingParams, StepReply};
-use scheduler::{Limits, PrefixScope, Prompt, PromptWants, Scheduler, SequenceSpec, Step, Tenant};
+use scheduler::{Limits, Pace, PrefixScope, Prompt, PromptWants, Scheduler, SequenceSpec, Step, Tenant};
 
 const BLOCK_SIZE_TOKENS: u32 = 16;
 
@@ -64,7 +64,7 @@ impl Rows {
     /// reply is not included.
     fn step(&mut self) -> Duration {
         let start = Instant::now();
-        let step = self.scheduler.schedule(start).expect("there is work");
+        let step = self.scheduler.schedule(start, &Pace::default()).expect("there is work");
         let scheduled = start.elapsed();
         let reply = reply(&step);
         let start = Instant::now();
@@ -95,7 +95,7 @@ impl CachedPrompt {
         let others = first_ids.map(|first_id| (first_id..first_id + other_len).collect());
         for prompt in others.chain([Arc::clone(&prompt)]) {
             scheduler.submit(spec(prompt, 1), Instant::now()).expect("there is room for it");
-            let step = scheduler.schedule(Instant::now()).expect("there is work");
+            let step = scheduler.schedule(Instant::now(), &Pace::default()).expect("there is work");
             scheduler.apply(reply(&step)).expect("the reply fits the step");
         }
         Self { scheduler, prompt }
@@ -106,7 +106,7 @@ impl CachedPrompt {
     fn visit(&mut self) -> usize {
         let now = Instant::now();
         let id = self.scheduler.submit(spec(Arc::clone(&self.prompt), 1), now).expect("there is room for it");
-        let step = self.scheduler.schedule(now).expect("there is work");
+        let step = self.scheduler.schedule(now, &Pace::default()).expect("there is work");
         self.scheduler.cancel(id);
         self.scheduler.apply(reply(&step)).expect("the reply fits the step");
         step.rows.iter().filter_map(|row| Some(row.opening.as_ref()?.cached_token_ids.len())).sum()

@@ -11,9 +11,10 @@
 //! Decode rows come first: each running sequence that has read its prompt gets a decode row in every step until its
 //! last token is scheduled, unless it waits for a mask. When no block is left for a running sequence, the sequence
 //! admitted last goes back to the front of the queue. It keeps the tokens whose replies have come, and later reads
-//! those that are no longer in the prefix cache again. Prompts share the token budget of a step (`prefill`).
-//! `admission` says which sequences leave the queue. Tenants take turns in the queue (`queue`) and share the slots
-//! (`fairness`). With an attention window, a sequence gives up the blocks before its window (`window`).
+//! those that are no longer in the prefix cache again. Prompts share the rest of the step (`prefill`), whose length
+//! follows from the measured times of steps (`pace`). `admission` says which sequences leave the queue. Tenants take
+//! turns in the queue (`queue`) and share the slots (`fairness`). With an attention window, a sequence gives up the
+//! blocks before its window (`window`).
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ mod fairness;
 mod frame_room;
 mod kv_pool;
 mod limits;
+mod pace;
 mod prefill;
 mod prefix_tree;
 mod prompt;
@@ -51,6 +53,7 @@ use proto::{RowReply, StepReply};
 pub use block_events::{BlockEvent, BlockHash};
 pub use event::{Event, SequenceEvent};
 pub use limits::Limits;
+pub use pace::{Pace, Work};
 pub use prompt::{PrefixScope, Prompt, ScopeParts};
 pub use reply_mismatch::ReplyMismatch;
 pub use sequence::{SequenceId, SequenceSpec};
@@ -173,15 +176,15 @@ impl Scheduler {
     }
 
     /// Returns the next step, or `None` if that step would have no rows, no releases and no events. A step may reuse
-    /// slots that it releases itself.
-    pub fn schedule(&mut self, now: Instant) -> Option<Step> {
+    /// slots that it releases itself. `pace` says how many prompt tokens the step may read.
+    pub fn schedule(&mut self, now: Instant, pace: &Pace) -> Option<Step> {
         let mut step = Step::with_capacity(self.rows.len() as usize);
         self.pool.begin_step();
         self.drop_dead_blocks();
         self.expire(now, &mut step);
         self.share_slots(&mut step);
         self.decode(&mut step);
-        self.prefill(now, &mut step);
+        self.prefill(now, pace, &mut step);
         step.releases = std::mem::take(&mut self.ended_slots);
         if step.phase().is_some() {
             self.outstanding.push_back(std::mem::take(&mut step.outstanding));

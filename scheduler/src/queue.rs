@@ -52,6 +52,19 @@ impl Queue {
         self.waiting.iter_mut().find(|sequence| sequence.id == id)
     }
 
+    /// Moves the first sequence of a tenant for which `is_meant` is true forward: to the front, or behind the last
+    /// sequence before it that others have overtaken. Returns false if there is no such sequence. A sequence that
+    /// others have overtaken lacks blocks: it stays in its place, and `admission` counts those that overtake it.
+    pub(crate) fn bring_forward(&mut self, is_meant: impl Fn(Tenant) -> bool) -> bool {
+        let is_meant = |sequence: &Sequence| sequence.num_overtaken == 0 && is_meant(sequence.tenant);
+        let Some(index) = self.waiting.iter().position(is_meant) else { return false };
+        let last_overtaken = self.waiting.range(..index).rposition(|sequence| sequence.num_overtaken > 0);
+        if let Some(sequence) = self.take(index) {
+            self.waiting.insert(last_overtaken.map_or(0, |last| last + 1), sequence);
+        }
+        true
+    }
+
     /// Takes the sequence at an index, whose turn counts as passed.
     pub(crate) fn take(&mut self, index: usize) -> Option<Sequence> {
         let sequence = self.waiting.remove(index)?;

@@ -66,6 +66,10 @@ impl Rows {
         self.in_order.last().copied()
     }
 
+    pub(crate) fn get(&self, slot: SlotId) -> Option<&Running> {
+        self.by_slot[slot.0 as usize].as_ref()
+    }
+
     pub(crate) fn get_mut(&mut self, slot: SlotId) -> Option<&mut Running> {
         self.by_slot[slot.0 as usize].as_mut()
     }

@@ -14,6 +14,7 @@ use proto::{Opening, Row, Sample};
 
 use crate::Limits;
 use crate::kv_pool::{BlockTable, KvPool};
+use crate::pace::Chunk;
 use crate::sequence::Sequence;
 use crate::slot::{Admission, SlotId};
 use crate::step::{Expected, Step};
@@ -115,17 +116,21 @@ impl Running {
             token: Some(self.sample()),
             ..Row::default()
         };
+        step.work.add_decoding(self.num_written);
         self.num_written += 1;
         self.num_scheduled_tokens += 1;
         step.push(row, Expected { slot, admission: self.admission, wants_token: true, report: None });
     }
 
-    /// Plans to read `num_tokens` more tokens in this step, and returns the position of the first of them.
-    pub(crate) fn plan(&mut self, num_tokens: u32, pool: &mut KvPool) -> u32 {
-        let start = self.num_written;
+    /// Returns the chunk without tokens that begins at the next token to read.
+    pub(crate) fn empty_chunk(&self) -> Chunk {
+        Chunk { start: self.num_written, num_tokens: 0, is_reported: self.wants.reads_all() }
+    }
+
+    /// Plans to read `num_tokens` more tokens in this step.
+    pub(crate) fn plan(&mut self, num_tokens: u32, pool: &mut KvPool) {
         self.num_written += num_tokens;
         self.cache(pool);
-        start
     }
 
     /// Adds to a step the row that reads the planned tokens, from position `start` on.

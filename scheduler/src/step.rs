@@ -5,6 +5,7 @@
 use proto::{Row, RowReply, StepReply, command};
 
 use crate::Event;
+use crate::pace::Work;
 use crate::reply_mismatch::ReplyMismatch;
 use crate::slot::{Admission, SlotId};
 use crate::wants::ExpectedReport;
@@ -22,6 +23,8 @@ pub struct Step {
     pub num_preempted: u32,
     /// The number of sequences that went back to the queue because their tenant had more than its share of the slots.
     pub num_displaced: u32,
+    /// The work of the rows.
+    pub work: Work,
     pub(crate) outstanding: Outstanding,
 }
 

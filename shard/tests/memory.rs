@@ -65,7 +65,7 @@ impl Rank {
             self.stream.read_exact(&mut body).unwrap();
             let reply: Reply = frame::decode(&body).unwrap();
             match reply.kind.unwrap() {
-                reply::Kind::Progress(_) => {}
+                reply::Kind::Progress(_) | reply::Kind::Beat(_) => {}
                 kind => return kind,
             }
         }
@@ -146,7 +146,7 @@ fn measure(num_shards: usize) -> Memory {
     File::create(directory.path().join("collectives")).unwrap();
     let mut ranks: Vec<Rank> = (0..num_shards).map(|rank| Rank::start(directory.path(), rank, num_shards)).collect();
     for rank in &mut ranks {
-        rank.send(1, command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION }));
+        rank.send(1, command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION, build: None }));
     }
     for rank in &mut ranks {
         let hello = rank.receive();

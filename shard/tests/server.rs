@@ -10,6 +10,7 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use build_id::BuildId;
 use devices::{Asked, DecodeAttention, Device};
 use endpoint::{Endpoint, Stream};
 use proto::shard_error::Kind;
@@ -31,6 +32,10 @@ struct Shard {
 struct Client {
     stream: Stream,
     sequence_number: u64,
+}
+
+fn hello(protocol_version: u32, build: Option<&str>) -> command::Kind {
+    command::Kind::Hello(Hello { protocol_version, build: build.map(str::to_owned) })
 }
 
 impl Shard {
@@ -95,8 +100,8 @@ impl Client {
     /// Returns a connected client that has received the reply to Hello.
     fn greeted(endpoint: &Endpoint) -> Self {
         let mut client = Self::connect(endpoint);
-        let hello = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap();
-        let reply::Kind::Hello(hello) = hello else { panic!("{hello:?}") };
+        let reply = client.call(hello(PROTOCOL_VERSION, Some(BuildId::of_process().as_str()))).unwrap();
+        let reply::Kind::Hello(hello) = reply else { panic!("{reply:?}") };
         assert_eq!((hello.shard, hello.num_shards, hello.pid), (0, 1, std::process::id()));
         client
     }
@@ -109,11 +114,16 @@ impl Client {
     }
 
     fn receive(&mut self) -> Option<Reply> {
-        let mut header = [0; HEADER_BYTES];
-        self.stream.read_exact(&mut header).ok()?;
-        let mut body = vec![0; frame::body_len(header).unwrap()];
-        self.stream.read_exact(&mut body).ok()?;
-        Some(frame::decode(&body).unwrap())
+        loop {
+            let mut header = [0; HEADER_BYTES];
+            self.stream.read_exact(&mut header).ok()?;
+            let mut body = vec![0; frame::body_len(header).unwrap()];
+            self.stream.read_exact(&mut body).ok()?;
+            let reply: Reply = frame::decode(&body).unwrap();
+            if !matches!(reply.kind, Some(reply::Kind::Beat(_))) {
+                return Some(reply);
+            }
+        }
     }
 
     /// Returns the reply to one command, ignoring progress.
@@ -205,7 +215,7 @@ fn a_bad_command_is_answered_and_the_next_one_works() {
     client.warmup();
     let message = "the router sent a wrong command, which is a defect of this server: slot 5 is not open";
     assert_eq!(client.step(decode(5, 0)).unwrap_err().message, message);
-    let error = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap_err();
+    let error = client.call(hello(PROTOCOL_VERSION, Some(BuildId::of_process().as_str()))).unwrap_err();
     assert_eq!(error.kind(), Kind::Protocol);
     assert!(client.step(prompt(0, &[1])).is_ok());
     client.leave();
@@ -232,7 +242,7 @@ fn the_first_command_must_be_hello_in_the_same_version() {
     let error = Client::connect(&shard.endpoint).call(command::Kind::Info(Info {})).unwrap_err();
     assert_eq!(error.kind(), Kind::Protocol);
     let mut client = Client::connect(&shard.endpoint);
-    let error = client.call(command::Kind::Hello(Hello { protocol_version: 99 })).unwrap_err();
+    let error = client.call(hello(99, Some("another"))).unwrap_err();
     assert_eq!(error.kind(), Kind::Version);
     assert_eq!(error.message, format!("protocol version is 99, but this shard speaks {PROTOCOL_VERSION}"));
     assert!(client.receive().is_none());
@@ -240,6 +250,23 @@ fn the_first_command_must_be_hello_in_the_same_version() {
     noise.stream.write_all(&[0xff; 64]).unwrap();
     assert!(noise.receive().is_none());
     Client::greeted(&shard.endpoint).leave();
+    assert_eq!(shard.end(), Ok(()));
+}
+
+#[test]
+fn a_client_of_another_build_is_refused_and_both_builds_are_named() {
+    let shard = Shard::start("demo", Device::MOCK);
+    let mut client = Client::connect(&shard.endpoint);
+    let error = client.call(hello(PROTOCOL_VERSION, Some("c0ffee"))).unwrap_err();
+    assert_eq!(error.kind(), Kind::Version);
+    let own = BuildId::of_process();
+    let both = format!("the client is build c0ffee, but this shard is build {own}; if the executable was replaced");
+    assert!(error.message.starts_with(&both), "{}", error.message);
+    assert!(client.receive().is_none());
+    // Another program names no build. The shard takes it, and refuses nobody who comes after the one that it refused.
+    let mut client = Client::connect(&shard.endpoint);
+    assert!(client.call(hello(PROTOCOL_VERSION, None)).is_ok());
+    client.leave();
     assert_eq!(shard.end(), Ok(()));
 }
 

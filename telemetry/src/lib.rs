@@ -3,7 +3,8 @@
 //! [`init`] starts logging in a process, [`fatal`] logs why the process ends, [`progress`] reports the progress of a
 //! phase, and [`LogLine::parse`] parses a line. Lines go to stdout, either as text for people or as one JSON object per
 //! line. A thread that logs does not wait for the reader of the log (`output`), except at a panic or in [`fatal`], and
-//! then only for a limited time. [`print_result`] writes the result of a command, past the log.
+//! then only for a limited time. [`print_result`] writes the result of a command, past the log. [`Throttle`] makes one
+//! line of many events that strangers can cause.
 
 mod escape;
 mod layer;
@@ -11,6 +12,7 @@ mod level;
 mod line;
 mod output;
 mod result;
+mod throttle;
 
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -24,6 +26,7 @@ pub use escape::cut_mark;
 pub use level::LogLevelError;
 pub use line::{LogLine, Progress};
 pub use result::print_result;
+pub use throttle::Throttle;
 
 use layer::LogLayer;
 use line::{FATAL_TARGET, PROGRESS_TARGET};

@@ -21,7 +21,7 @@ pub(super) struct Buckets {
     /// Numbers of rows of the programs that decode, ascending.
     decode_rows: Vec<usize>,
     /// Padded lengths of prompt chunks, in tokens, ascending.
-    prefill_tokens: Vec<usize>,
+    pub(super) prefill_tokens: Vec<usize>,
     /// The number of rows of a program that reads several prompt chunks. If it is more than 1, such a program exists
     /// for each padded length with which all its rows together have at most `max_batch_prefill_tokens` tokens.
     prefill_rows: usize,

@@ -4,17 +4,19 @@
 //! executable depends on: the version and size of the plugin, devices, program text, flags, and options, which include
 //! the device of each rank. If several processes want the same entry, one of them compiles the program while the others
 //! wait. If an entry is unusable, a warning is logged and the program is compiled again; if the cache cannot be
-//! written, only a warning is logged.
+//! written, only a warning is logged. The same holds if another user can write the folder or an entry (`ownership`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
 use pjrt::{Client, CompileOptions, Device, DeviceDescription, Executable, Plugin, Topology};
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
+use super::ownership;
 use super::program::Program;
 
 /// The first bytes of each entry. A new format must change them, so that old entries are unreadable.
@@ -28,6 +30,8 @@ const DEVICE_FLAG: &str = "--deepsea_chip_config_name=";
 const MARK: &str = "loading";
 /// An entry is not loaded while it has marks of this number of dead processes.
 const MAX_DEATHS: usize = 2;
+/// The mode of the file that an entry's lock is on: only this user may use it.
+const LOCK_MODE: u32 = 0o600;
 const CPU_INFO: &str = "/proc/cpuinfo";
 
 /// A folder of compiled programs. If `folder` is `None`, no programs are stored.
@@ -45,7 +49,7 @@ pub(super) struct Target(String);
 #[derive(Debug)]
 pub(super) struct Entry {
     path: Option<PathBuf>,
-    /// Makes sure that an unwritable folder is reported once, not for each program.
+    /// Makes sure that an unusable folder is reported once, not for each program.
     is_warned: Arc<Once>,
 }
 
@@ -116,7 +120,7 @@ fn device_lines(devices: &[DeviceDescription]) -> String {
 }
 
 impl ProgramCache {
-    /// Returns a cache in `folder`, which is created when an entry is first locked for writing.
+    /// Returns a cache in `folder`, which is made when an entry is first looked for.
     pub(super) fn new(folder: Option<PathBuf>) -> Self {
         Self { folder, is_warned: Arc::new(Once::new()) }
     }
@@ -132,29 +136,13 @@ impl Entry {
     /// Reads the entry with `load`. If that fails, locks the entry, waiting for another process that may be writing it,
     /// and reads it again. If the entry is still missing or unusable, the result contains the right to write it.
     pub(super) fn lock_and_load<T>(self, load: impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> Cached<T> {
-        let Some(path) = self.path else {
-            return Cached::Missing(EntryGuard { path: None, _lock: None });
-        };
-        if let Ok(loaded) = load_from(&path, &load) {
-            return Cached::Found(loaded);
-        }
-        let lock = match lock(&path) {
-            Ok(lock) => lock,
-            Err(error) => {
-                let warn = || tracing::warn!(path = %path.display(), %error, "compiled programs are not cached");
-                self.is_warned.call_once(warn);
-                return Cached::Missing(EntryGuard { path: None, _lock: None });
-            }
-        };
-        // The previous holder of the lock may have written the entry.
-        match load_from(&path, &load) {
-            Ok(loaded) => return Cached::Found(loaded),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a cached program is unusable and is compiled again");
-            }
-        }
-        Cached::Missing(EntryGuard { path: Some(path), _lock: Some(lock) })
+        let uncached = || Cached::Missing(EntryGuard { path: None, _lock: None });
+        let Some(path) = self.path else { return uncached() };
+        find(&path, load).unwrap_or_else(|error| {
+            let warn = || tracing::warn!(path = %path.display(), %error, "compiled programs are not cached");
+            self.is_warned.call_once(warn);
+            uncached()
+        })
     }
 }
 
@@ -175,8 +163,7 @@ impl LoadMark {
                 return Err(io::Error::other(message));
             }
         }
-        let mark = path.with_extension(format!("{}-{}.{MARK}", std::process::id(), thread_number()));
-        Ok(Self { file: locked_file(&mark).ok().map(|file| (mark, file)) })
+        Ok(Self { file: locked_mark(path).ok() })
     }
 }
 
@@ -213,6 +200,31 @@ pub(super) fn key(target: &Target, program: &Program, options: &CompileOptions) 
     hex(&hash.finalize())[..32].to_owned()
 }
 
+/// Finds the entry at `path`, or gets the right to write it, as [`Entry::lock_and_load`] does.
+///
+/// # Errors
+/// When the folder cannot be made or the entry cannot be locked, or when another user can write the folder.
+fn find<T>(path: &Path, load: impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> io::Result<Cached<T>> {
+    ownership::make_folder(folder_of(path))?;
+    if let Ok(loaded) = load_from(path, &load) {
+        return Ok(Cached::Found(loaded));
+    }
+    let lock = lock(path)?;
+    // The previous holder of the lock may have written the entry.
+    match load_from(path, &load) {
+        Ok(loaded) => return Ok(Cached::Found(loaded)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "a cached program is unusable and is compiled again");
+        }
+    }
+    Ok(Cached::Missing(EntryGuard { path: Some(path.to_path_buf()), _lock: Some(lock) }))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
+}
+
 fn load_from<T>(path: &Path, load: &impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> io::Result<T> {
     let bytes = read(path)?;
     let _mark = LoadMark::set(path)?;
@@ -221,7 +233,7 @@ fn load_from<T>(path: &Path, load: &impl Fn(&[u8]) -> Result<T, pjrt::Error>) ->
 
 /// Returns the marks of the processes that load, or died loading, the entry at `path`.
 fn marks_of(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let folder = fs::read_dir(path.parent().unwrap_or(Path::new(".")))?;
+    let folder = fs::read_dir(folder_of(path))?;
     let stem = path.file_stem().unwrap_or_default().as_encoded_bytes();
     let is_mark = |name: &[u8]| {
         let rest = name.strip_prefix(stem).and_then(|rest| rest.strip_prefix(b"."));
@@ -237,25 +249,30 @@ fn is_of_dead_process(mark: &Path) -> bool {
     File::open(mark).is_ok_and(|file| file.try_lock_shared().is_ok()) && mark.exists()
 }
 
-/// Creates a file that is locked before it gets its name.
-fn locked_file(path: &Path) -> io::Result<File> {
-    let unnamed = path.with_extension("tmp");
-    let file = File::create(&unnamed)?;
-    file.try_lock()?;
-    fs::rename(&unnamed, path)?;
-    Ok(file)
+/// Creates a mark of the entry at `path`, which is locked before it gets its name. The name is random, because
+/// processes in several containers may have the same id.
+fn locked_mark(path: &Path) -> io::Result<(PathBuf, File)> {
+    let file = new_file(path)?;
+    file.as_file().try_lock()?;
+    let mark = file.path().with_extension(MARK);
+    let file = file.persist(&mark)?;
+    Ok((mark, file))
 }
 
-/// Returns a number that no other thread of this process has.
-fn thread_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+/// Creates a file in the folder of the entry at `path`, which only this user may use. The name is new and random, so
+/// that no link that is already there is followed. The file is removed when it is dropped before it gets another name.
+fn new_file(path: &Path) -> io::Result<NamedTempFile> {
+    let mut prefix = path.file_stem().unwrap_or_default().to_owned();
+    prefix.push(".");
+    tempfile::Builder::new().prefix(&prefix).suffix(".tmp").tempfile_in(folder_of(path))
 }
 
-/// Returns the content of an entry after checking its checksum.
+/// Returns the content of an entry after checking who can write it, and its checksum.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    ownership::check(path, &file.metadata()?)?;
     let mut bytes = Vec::new();
-    File::open(path)?.read_to_end(&mut bytes)?;
+    file.read_to_end(&mut bytes)?;
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it has another format"))?;
     let (checksum, content) = rest.split_at_checked(32).ok_or_else(|| invalid("it is incomplete"))?;
@@ -273,20 +290,18 @@ fn checksum_of(path: &Path, content: &[u8]) -> Vec<u8> {
 
 /// Writes an entry to a temporary file in the same folder and renames it.
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let mut file = File::create(&temporary)?;
+    let mut file = new_file(path)?;
     file.write_all(MAGIC)?;
     file.write_all(&checksum_of(path, content))?;
     file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }
 
 fn lock(path: &Path) -> io::Result<File> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let lock = File::options().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
+    let mut options = File::options();
+    let lock = options.create(true).truncate(false).write(true).mode(LOCK_MODE).open(path.with_extension("lock"))?;
     lock.lock()?;
     Ok(lock)
 }
@@ -302,6 +317,7 @@ fn compiler_flags(flags: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, SystemTime};
 
     use super::*;
@@ -399,6 +415,61 @@ mod tests {
             fs::remove_file(mark).unwrap();
         }
         assert_eq!(load_entry(folder.path(), <[u8]>::to_vec), Some(b"again".to_vec()));
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn only_this_user_may_use_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("programs");
+        let path = folder.join("p-key.executable");
+        let Ok(Cached::Missing(guard)) = find(&path, |_| Ok(())) else { panic!("an entry in an empty folder") };
+        write(&path, b"content").unwrap();
+        let mark = LoadMark::set(&path).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+        let mut modes: Vec<(String, u32)> =
+            files.map(|path| (path.extension().unwrap().display().to_string(), mode(&path))).collect();
+        modes.sort();
+        let private = ["executable", "loading", "lock"].map(|extension| (extension.to_owned(), 0o600));
+        assert_eq!((modes.as_slice(), mode(&folder)), (private.as_slice(), 0o700));
+        drop((guard, mark));
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p-key.executable");
+        write(&path, b"content").unwrap();
+        for mode in [0o777, 0o770, 0o1777] {
+            set_mode(folder.path(), mode);
+            let found = find(&path, |_| -> Result<(), _> { panic!("an entry is loaded with mode {mode:o}") });
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains(&format!("has mode {mode:04o}: other users can write it")), "{error}");
+            let names = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
+            assert_eq!(names.collect::<Vec<_>>(), std::slice::from_ref(&path), "a file is written with mode {mode:o}");
+        }
+        set_mode(folder.path(), 0o755);
+        assert!(matches!(find(&path, |_| Ok(())), Ok(Cached::Found(()))));
+    }
+
+    #[test]
+    fn an_entry_that_others_can_write_is_compiled_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p-key.executable");
+        write(&path, b"content").unwrap();
+        set_mode(&path, 0o660);
+        assert_eq!(load_entry(folder.path(), |_| panic!("a file is loaded that others can write")), None);
+        write(&path, b"again").unwrap();
+        assert_eq!(load_entry(folder.path(), <[u8]>::to_vec), Some(b"again".to_vec()));
+        if std::os::unix::fs::chown(&path, Some(54_321), None).is_ok() {
+            assert_eq!(load_entry(folder.path(), |_| panic!("a file of another user is loaded")), None);
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 54321"), "{error}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use backend::{Batch, PromptToken, SampledToken, StepOutput};
+use backend::{Batch, PromptToken, Pulse, SampledToken, StepOutput};
 use model::Fingerprint;
 use model::sampling::BatchSampler;
 use pjrt::{Argument, Buffer, Download};
@@ -181,15 +181,16 @@ impl Reports {
         Self { num_sampled, num_targets, samples, targets, fingerprint: Fingerprint::default() }
     }
 
-    /// Returns the results in the order of the batch, when all copies have arrived.
+    /// Returns the results in the order of the batch, when all copies have arrived. `pulse` advances with each copy.
     ///
     /// # Errors
     /// When a launch or a copy failed on the device.
-    pub(super) async fn outputs(self) -> Result<StepOutput, XlaError> {
+    pub(super) async fn outputs(self, pulse: &Pulse) -> Result<StepOutput, XlaError> {
         let failed = |source| XlaError::Program { program: "download of step results".to_owned(), source };
         let mut tokens = vec![SampledToken::default(); self.num_sampled];
         for Samples { places, bucket_rows, download } in self.samples {
             let words = words(&download.await.map_err(failed)?);
+            pulse.advance();
             let width = words.len() / bucket_rows;
             for (index, place) in places {
                 tokens[index] = sampled_token(&words[place * width..][..width]);
@@ -198,6 +199,7 @@ impl Reports {
         let mut prompt_tokens = vec![PromptToken::default(); self.num_targets];
         for Targets { targets, download } in self.targets {
             let words = words(&download.await.map_err(failed)?);
+            pulse.advance();
             for (target, words) in targets.into_iter().zip(words.chunks_exact(words.len() / TARGETS)) {
                 prompt_tokens[target] = PromptToken { logprob: number(words[0]), top_tokens: top_tokens(&words[1..]) };
             }

@@ -16,6 +16,7 @@ mod consumers;
 mod error;
 mod hlo;
 mod launch_id;
+mod ownership;
 mod placement;
 mod platform;
 mod probe;
@@ -36,7 +37,7 @@ use std::path::PathBuf;
 
 use backend::{
     Backend, BackendError, Batch, DevicePlace, LocalRanks, Membership, MemoryPlan, ModelGraphs, PendingStep, Progress,
-    StateLayout, WeightBytes,
+    Pulse, StateLayout, WeightBytes,
 };
 use model::graph::{StateBytes, WeightSpec};
 use model::weights::Checkpoint;
@@ -81,6 +82,7 @@ pub struct XlaBackend {
     /// True if [`ProgramKey::LayOutTables`] has run, or is not needed.
     has_tables_by_rows: bool,
     state: Option<State>,
+    pulse: Pulse,
 }
 
 impl XlaBackend {
@@ -128,6 +130,7 @@ impl XlaBackend {
             graphs,
             has_tables_by_rows: false,
             state: None,
+            pulse: Pulse::default(),
         })
     }
 
@@ -171,6 +174,10 @@ impl Backend for XlaBackend {
         Ok(MemoryPlan::of_device(bytes, self.graphs.weights_bytes()))
     }
 
+    fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
     fn devices(&self) -> Vec<DevicePlace> {
         let place = |local: &LocalDevice| {
             let description = local.device.description();
@@ -200,7 +207,8 @@ impl Backend for XlaBackend {
         let executables = compiler.compile(&self.client, &texts, progress)?;
         let host = Host { client: &self.client, devices: &self.devices };
         let executables = keys.into_iter().zip(executables.into_iter().map(|one| Prepared::new(one, host))).collect();
-        let mut state = State::new(Model { buckets, programs, executables, compiler }, self.devices.len());
+        let mut state =
+            State::new(Model { buckets, programs, executables, compiler }, self.devices.len(), self.pulse.clone());
         if !self.has_tables_by_rows {
             let tables = state.lay_out_tables(host)?;
             for (local, tables) in self.devices.iter_mut().zip(tables) {
@@ -217,6 +225,10 @@ impl Backend for XlaBackend {
         self.state.as_ref().map_or(0, State::num_programs_compiled)
     }
 
+    fn chunk_sizes(&self) -> &[usize] {
+        self.state.as_ref().map_or(&[], State::chunk_sizes)
+    }
+
     fn max_top_n_tokens(&self) -> Option<usize> {
         Some(program::TOP_TOKENS)
     }
@@ -229,9 +241,9 @@ impl Backend for XlaBackend {
             // State that was donated to a failed launch is lost.
             self.state = None;
         }
-        let reports = reports?;
+        let (reports, pulse) = (reports?, self.pulse.clone());
         // A launch that fails on the device spoils the states that it returns, so later launches that take them fail
         // too.
-        Ok(Box::pin(async move { Ok(reports.outputs().await?) }))
+        Ok(Box::pin(async move { Ok(reports.outputs(&pulse).await?) }))
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use backend::{Batch, CachedTokens};
+use backend::{Batch, CachedTokens, Pulse};
 use model::Fingerprint;
 use pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, HostSlice};
 
@@ -33,6 +33,8 @@ pub(super) struct State {
     pub(super) neutral_inputs: HashMap<(TokenInput, usize), Vec<Arc<Buffer>>>,
     /// The hash of the programs of the current step and of the batch's data.
     pub(super) fingerprint: Fingerprint,
+    /// Advances with each launch.
+    pulse: Pulse,
 }
 
 /// The results of a decoder, on each device.
@@ -90,10 +92,10 @@ pub(super) struct LocalDevice {
 
 impl State {
     /// Returns the states of `model` on a number of devices, before [`clear`](Self::clear).
-    pub(super) fn new(model: Model, num_devices: usize) -> Self {
+    pub(super) fn new(model: Model, num_devices: usize, pulse: Pulse) -> Self {
         let none = || std::iter::repeat_with(|| None).take(model.programs.all_states().len()).collect();
         let devices = std::iter::repeat_with(none).take(num_devices).collect();
-        Self { model, devices, neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default() }
+        Self { model, devices, neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default(), pulse }
     }
 
     /// Returns for each device the tables that programs take row by row, laid out so, by name; none if the default
@@ -121,6 +123,11 @@ impl State {
     /// Returns the number of this model's programs that were compiled and not loaded from the cache.
     pub(super) fn num_programs_compiled(&self) -> u64 {
         self.model.executables.values().filter(|prepared| prepared.executable.is_new).count() as u64
+    }
+
+    /// Returns the padded lengths of prompt chunks, in tokens, ascending.
+    pub(super) fn chunk_sizes(&self) -> &[usize] {
+        &self.model.buckets.prefill_tokens
     }
 
     /// Starts all programs of a step, and the copies of their results.
@@ -226,6 +233,7 @@ impl State {
         let options = ExecuteOptions { launch_id: launch_id::next(), aliased, ..ExecuteOptions::default() };
         let execution = executable.loaded.execute(arguments, &options);
         let mut outputs = execution.map_err(|source| failed(key, source))?.outputs;
+        self.pulse.advance();
         for (device, results) in self.devices.iter_mut().zip(&mut outputs) {
             let kept = results.drain(..states.len());
             device[states.clone()].iter_mut().zip(kept).for_each(|(state, kept)| *state = Some(kept));

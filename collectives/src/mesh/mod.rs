@@ -22,6 +22,7 @@ use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use liveness::AwakeTime;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -256,7 +257,7 @@ impl Mesh {
                 peer.begin(header, outgoing(rank), num_expected(rank));
             }
         }
-        let start = Instant::now();
+        let mut waited = AwakeTime::start(Instant::now());
         loop {
             for rank in 0..self.peers.len() {
                 self.advance(rank, header)?;
@@ -265,7 +266,7 @@ impl Mesh {
             if self.peers.iter().flatten().all(is_done) {
                 return Ok(());
             }
-            let waited = start.elapsed();
+            let waited = waited.look(Instant::now());
             if waited >= self.deadline {
                 return Err(self.overdue(header));
             }

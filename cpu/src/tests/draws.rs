@@ -44,7 +44,14 @@ fn draws(logits: &[f32], params: &SamplingParams) -> Vec<usize> {
         let row = batch.push_row(0, 0, &[PROMPT.as_slice(), &GENERATED].concat(), &[0]);
         batch.push_sampled(row, PROMPT.len(), &sampler);
         state.history.current_tokens(&batch);
-        let step = Step { batch: &batch, state: &state, membership: &membership, sampled: 0, arguments: &arguments };
+        let step = Step {
+            batch: &batch,
+            state: &state,
+            membership: &membership,
+            pulse: &backend::Pulse::default(),
+            sampled: 0,
+            arguments: &arguments,
+        };
         without_seeds(&graph, &step)
     };
     let mut batch = Batch::default();
@@ -54,7 +61,14 @@ fn draws(logits: &[f32], params: &SamplingParams) -> Vec<usize> {
         batch.push_sampled(row, 1, &RowSampler { params: Arc::new(params), ..sampler.clone() });
     }
     let draw = |sampled| {
-        let step = Step { batch: &batch, state: &state, membership: &membership, sampled, arguments: &arguments };
+        let step = Step {
+            batch: &batch,
+            state: &state,
+            membership: &membership,
+            pulse: &backend::Pulse::default(),
+            sampled,
+            arguments: &arguments,
+        };
         sampled_token(&executor::run(&graph, &known, &step).unwrap()).unwrap().token_id as usize
     };
     (0..NUM_DRAWS).into_par_iter().map(draw).collect()

@@ -88,7 +88,14 @@ fn sample_masked(
     state.history.current_tokens(&batch);
     let arguments = [host::shaped(logits, (1, NUM_TOKENS)).unwrap()];
     let membership = Membership::alone();
-    let step = Step { batch: &batch, state: &state, membership: &membership, sampled: 0, arguments: &arguments };
+    let step = Step {
+        batch: &batch,
+        state: &state,
+        membership: &membership,
+        pulse: &backend::Pulse::default(),
+        sampled: 0,
+        arguments: &arguments,
+    };
     sampled_token(&executor::run(&graph, &[], &step).unwrap()).unwrap()
 }
 
@@ -151,7 +158,14 @@ fn neutral_parameters_change_no_bit() {
         state.history.current_tokens(&batch);
         let arguments = [host::shaped(logits.clone(), (1, NUM_TOKENS)).unwrap()];
         let membership = Membership::alone();
-        let step = Step { batch: &batch, state: &state, membership: &membership, sampled: 0, arguments: &arguments };
+        let step = Step {
+            batch: &batch,
+            state: &state,
+            membership: &membership,
+            pulse: &backend::Pulse::default(),
+            sampled: 0,
+            arguments: &arguments,
+        };
         sampled_token(&executor::run(graph, &[], &step).unwrap()).unwrap()
     };
     let params = SamplingParams { top_n_tokens: NUM_TOKENS as u32, ..SamplingParams::greedy() };

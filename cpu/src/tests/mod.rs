@@ -36,7 +36,14 @@ fn sample(logits: &[f32; VOCAB_SIZE], generated: &[i32], params: SamplingParams)
     state.history.current_tokens(&batch);
     let logits = host::shaped(logits.to_vec(), (1, VOCAB_SIZE)).unwrap();
     let (membership, arguments) = (Membership::alone(), [logits]);
-    let step = Step { batch: &batch, state: &state, membership: &membership, sampled: 0, arguments: &arguments };
+    let step = Step {
+        batch: &batch,
+        state: &state,
+        membership: &membership,
+        pulse: &backend::Pulse::default(),
+        sampled: 0,
+        arguments: &arguments,
+    };
     let token = sampled_token(&executor::run(&graph, &[], &step).unwrap()).unwrap();
     let len = PROMPT.len() + generated.len();
     assert_eq!(state.history.tokens(0, len..len + 1).next(), Some(token.token_id as i32));

@@ -86,7 +86,14 @@ fn logprobs(row: &Row, scores: &[f32], (params, mask): (SamplingParams, Option<T
     state.history.current_tokens(&batch);
     let arguments = [host::shaped(scores.to_vec(), (1, *vocab_size)).unwrap()];
     let membership = Membership::alone();
-    let step = Step { batch: &batch, state: &state, membership: &membership, sampled: 0, arguments: &arguments };
+    let step = Step {
+        batch: &batch,
+        state: &state,
+        membership: &membership,
+        pulse: &backend::Pulse::default(),
+        sampled: 0,
+        arguments: &arguments,
+    };
     let token = sampled_token(&executor::run(&graph, &[], &step).unwrap()).unwrap();
     let mut logprobs = vec![f64::NEG_INFINITY; *vocab_size];
     token.top_tokens.iter().for_each(|(id, logprob)| logprobs[*id as usize] = f64::from(*logprob));

@@ -24,7 +24,14 @@ fn text(params: SamplingParams) -> Vec<i32> {
         state.history.current_tokens(&batch);
         let score = |token| 4.0 * threefry::uniform([11, last.cast_unsigned()], [token, 0]);
         let arguments = [host::shaped((0..NUM_TOKENS as u32).map(score).collect(), (1, NUM_TOKENS)).unwrap()];
-        let step = Step { batch: &batch, state: &state, membership: &membership, sampled: 0, arguments: &arguments };
+        let step = Step {
+            batch: &batch,
+            state: &state,
+            membership: &membership,
+            pulse: &backend::Pulse::default(),
+            sampled: 0,
+            arguments: &arguments,
+        };
         let token = sampled_token(&executor::run(&graph, &[], &step).unwrap()).unwrap();
         tokens.push(token.token_id as i32);
     }

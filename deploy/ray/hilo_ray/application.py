@@ -46,7 +46,8 @@ class Arguments(BaseModel):
 
     startup_timeout_s: float = Field(600, gt=0, description="Seconds from start to ready, with downloads")
     drain_timeout_s: float = Field(60, ge=0, description="Seconds that running requests have when a replica stops")
-    stop_timeout_s: float = Field(10, gt=0, description="Seconds from SIGTERM to SIGKILL after that")
+    # A server whose requests have finished frees its hardware within 15 s (docs/limits.md).
+    stop_timeout_s: float = Field(20, gt=0, description="Seconds from SIGTERM to SIGKILL after that")
     health_check_period_s: float = Field(2, gt=0, description="Seconds between health checks; three must fail")
 
     @field_validator("flags", mode="before")
@@ -120,7 +121,10 @@ def _autoscaling(arguments: Arguments) -> dict[str, Any]:
 def _flags(arguments: Arguments) -> list[str]:
     # A replica that has asked Ray for no accelerator must not take one that another replica uses.
     uses_cpu = not arguments.num_gpus and not arguments.num_tpus and not arguments.has_flag("--device")
-    return arguments.flags + (["--device", "cpu"] if uses_cpu else [])
+    # Ray Serve has already waited for running requests. What still runs is told so, instead of being cut off.
+    is_given = any(arguments.has_flag(name) for name in ("--shutdown-timeout", "--graceful-termination-timeout", "-g"))
+    given_up = [] if is_given else ["--shutdown-timeout", "0"]
+    return arguments.flags + given_up + (["--device", "cpu"] if uses_cpu else [])
 
 
 def _num_threads(arguments: Arguments) -> int | None:

@@ -36,7 +36,7 @@ class Hilo:
         environment: Mapping[str, str] | None = None,
         num_threads: int | None = None,
         startup_timeout_s: float = 600,
-        stop_timeout_s: float = 10,
+        stop_timeout_s: float = 20,
     ) -> None:
         """Starts the server with `flags` and waits until it is ready.
 

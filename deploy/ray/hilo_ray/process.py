@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ _LAUNCH = pathlib.Path(__file__).with_name("launch.py")
 _NUM_LAST_LINES = 20
 _POLL_S = 0.05
 _HEALTH_TIMEOUT_S = 5.0
+# The age of a socket at which nobody listens, before it counts as left behind.
+_SOCKET_AGE_S = 60.0
 
 logger = logging.getLogger("ray.serve")
 
@@ -42,9 +45,33 @@ def find_executable(path: str | None) -> str:
 
 
 def new_socket_path(name: str) -> str:
-    """Returns a path for a Unix socket that no other replica uses."""
+    """Returns a path for a Unix socket that no other replica uses. Removes the sockets of killed replicas."""
     # Ray's own folders are too deep: the path of a socket has at most 107 bytes.
-    return str(pathlib.Path(tempfile.gettempdir()) / f"hilo-{name}-{uuid.uuid4().hex[:8]}.sock")
+    folder = pathlib.Path(tempfile.gettempdir())
+    for path in folder.glob("hilo-*.sock"):
+        if _is_left_behind(path):
+            path.unlink(missing_ok=True)
+            logger.info("removed %s, which a killed server left behind", path)
+    return str(folder / f"hilo-{name}-{uuid.uuid4().hex[:8]}.sock")
+
+
+def _is_left_behind(path: pathlib.Path) -> bool:
+    """True if the path is an old socket of this user at which nobody listens."""
+    try:
+        facts = path.lstat()
+        # A server that has just made its socket may not listen yet.
+        is_old = time.time() - facts.st_mtime > _SOCKET_AGE_S
+        if not (is_old and stat.S_ISSOCK(facts.st_mode) and facts.st_uid == os.getuid()):
+            return False
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(_HEALTH_TIMEOUT_S)
+            client.connect(str(path))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        # It is gone, or in use, or not reachable.
+        pass
+    return False
 
 
 class ServerProcess:

@@ -3,8 +3,10 @@
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 
 import psutil
@@ -95,6 +97,24 @@ def test_a_killed_worker_leaves_no_orphan(executable: str) -> None:
     assert len(processes) == 3
     wait_for("launcher, router and shard have ended", lambda: are_gone(processes))
     assert not pathlib.Path(path).exists()
+
+
+def test_sockets_that_killed_servers_left_behind_are_removed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, new, used, plain = (tmp_path / f"hilo-{name}.sock" for name in ("left", "new", "used", "plain"))
+    plain.touch()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(used))
+        server.listen()
+        for path in (left, new):
+            with socket.socket(socket.AF_UNIX) as killed:
+                killed.bind(str(path))
+        for path in (left, used, plain):
+            os.utime(path, (0, 0))
+        new_socket_path("test")
+    assert sorted(tmp_path.iterdir()) == [new, plain, used]
 
 
 def _script(folder: pathlib.Path, text: str) -> list[str]:

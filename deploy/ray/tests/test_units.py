@@ -34,10 +34,16 @@ def test_wrong_arguments_are_named(arguments: dict[str, object], named: str) -> 
 
 def test_a_replica_takes_only_the_devices_that_it_has_asked_for() -> None:
     assert _flags(Arguments())[-2:] == ["--device", "cpu"]
-    assert _flags(Arguments(flags=["--device=xla-cpu"])) == ["--device=xla-cpu"]
+    assert "cpu" not in _flags(Arguments(flags=["--device=xla-cpu"]))
     tpu = Arguments(num_tpus=4)
-    assert _flags(tpu) == []
+    assert "--device" not in _flags(tpu)
     assert _resources(tpu)["resources"] == {"TPU": 4}
+
+
+def test_a_replica_that_is_stopped_waits_no_longer_for_requests() -> None:
+    assert _flags(Arguments(num_tpus=4)) == ["--shutdown-timeout", "0"]
+    for flags in (["--shutdown-timeout=3"], ["-g", "3"]):
+        assert _flags(Arguments(num_tpus=4, flags=flags)) == flags
 
 
 def test_flags_of_the_user_win() -> None:

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use integration_tests::{Server, SseStream, send_signal};
+use integration_tests::{Server, SseStream, is_plugin_there, send_signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use test_support::until_within;
@@ -81,6 +81,31 @@ fn a_killed_launcher_takes_its_children_along() {
     assert_eq!(pids.len(), 2);
     server.signal(Signal::KILL);
     wait_until_gone(&pids);
+}
+
+/// The checkpoint is legal, but the last norm makes its numbers infinite. A restart would not help, so the status is
+/// that of a wrong configuration.
+#[test]
+fn a_model_whose_scores_are_not_finite_ends_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(checkpoints::folder("tiny-llama-tied")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, directory.path().join(path.file_name().unwrap())).unwrap();
+    }
+    // The last tensor of the file is the last norm, which has 48 floats.
+    let path = directory.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let start = bytes.len() - 192;
+    bytes[start..].copy_from_slice(&[f32::MAX.to_le_bytes(); 48].concat());
+    std::fs::write(&path, bytes).unwrap();
+    let xla = is_plugin_there("cpu").then_some("xla-cpu");
+    for device in ["cpu"].into_iter().chain(xla) {
+        let server = Server::builder(directory.path().to_str().unwrap(), device);
+        let finished = server.flag("--max-batch-size", 2).flag("--max-total-tokens", 64).spawn().wait();
+        assert_eq!(finished.status.code(), Some(2), "{device}: {:#?}", finished.log);
+        let error = last_error(&finished.log);
+        assert!(error.contains("the model's scores of the next token are NaN or infinite"), "{device}: {error}");
+    }
 }
 
 #[test]

@@ -13,9 +13,9 @@ use test_support::until_within;
 
 use crate::failures::{last_error, terminal_event, wait_until_gone};
 
-/// The maximum time from a fault to the exit of the launcher. It is longer than the server's deadlines for silent
-/// shards.
-const END_DEADLINE: Duration = Duration::from_secs(30);
+/// The promised maximum time from a fault to the exit of the launcher. It is longer than the server's deadlines for
+/// silent shards.
+const END_DEADLINE: Duration = Duration::from_secs(25);
 /// The launcher's exit status after a device process failed.
 const DEVICE_FAILED: i32 = 17;
 const NUM_SHARDS: u32 = 2;

@@ -42,8 +42,10 @@ fn size(files: &BTreeMap<String, Vec<u8>>) -> u64 {
 fn a_transient_fault_is_tried_again() {
     let files = sharded(3 << 20);
     type Faults<'a> = &'a [(&'static str, &'static str, usize, HubFault)];
-    let cases: [(&str, Faults<'_>); 7] = [
+    let cases: [(&str, Faults<'_>); 9] = [
         ("the list", &[("GET", "/api/models/", 2, HubFault::Status(503, Vec::new()))]),
+        ("half of the list", &[("GET", "/api/models/", 1, HubFault::Stall(50))]),
+        ("a cut list", &[("GET", "/api/models/", 1, HubFault::Cut(50))]),
         ("a slow answer", &[("HEAD", "tokenizer.json", 1, HubFault::Status(408, Vec::new()))]),
         ("too many", &[("HEAD", "config.json", 1, HubFault::Status(429, vec![("Retry-After", "1".into())]))]),
         ("a cut", &[("GET", LARGE, 1, HubFault::Cut(0)), ("GET", "blobs/", 3, HubFault::Cut(1 << 20))]),

@@ -2,6 +2,7 @@
 //! crate. No test sleeps for a fixed time: tests wait for an event and fail at a deadline.
 
 mod ahead;
+mod builds;
 mod chat;
 mod concurrency;
 mod dashboard;
@@ -19,6 +20,7 @@ mod invariance;
 mod kv_cache;
 mod lifecycle;
 mod links;
+mod liveness;
 mod logs;
 mod plans;
 mod plugins;
@@ -27,6 +29,8 @@ mod probe;
 mod programs;
 mod ranks;
 mod row_failures;
+mod start;
+mod stops;
 mod streaming;
 mod structured_output;
 mod threads;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -185,6 +186,23 @@ fn a_cache_that_cannot_be_written_is_a_warning() {
     let warnings = warnings(&finished);
     assert!(!warnings.is_empty() && warnings.iter().all(|text| text.contains("not cached")), "{warnings:#?}");
     assert_eq!(fs::read(file.path()).unwrap(), b"");
+}
+
+#[test]
+fn a_cache_that_others_can_write_is_not_used() {
+    if !is_testable() {
+        return;
+    }
+    let cache = warm_cache();
+    let list = || fs::read_dir(cache.path()).unwrap().map(|entry| entry.unwrap().path()).collect::<BTreeSet<_>>();
+    let before = list();
+    fs::set_permissions(cache.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let finished = serve_and_stop(small(cache.path()).start());
+    assert_eq!(num_new(&finished), programs(&finished).len(), "a program was loaded that others can write");
+    assert_eq!(warnings(&finished), ["compiled programs are not cached"]);
+    let reason = log_lines(&finished).find(|line| line["level"] == "WARN").expect("a warning")["error"].to_string();
+    assert!(reason.contains("has mode 0777: other users can write it") && reason.contains("chmod go-w"), "{reason}");
+    assert_eq!(list(), before);
 }
 
 /// Returns the body of one of many different requests: with short prompts of different lengths, several kinds of

@@ -1,7 +1,7 @@
 //! Tests of grammars: texts follow them on every device and while other requests run, and bad grammars harm no other
 //! client.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -267,6 +267,19 @@ fn the_trial_of_a_grammar_ends_with_its_client_and_with_the_router() {
     assert_eq!(answer(&server.client(), &json!({"grammar": {"type": "regex", "value": "[a-c]{3}"}})).len(), 3);
     let (_connection, trial) = request_with_stopped_trial(&server);
     send_signal(server.child("router"), Signal::KILL);
+    wait_until_gone(trial);
+}
+
+#[test]
+fn a_stop_tells_a_request_whose_grammar_is_tried() {
+    let server = Server::mock().flag("--shutdown-timeout", 0).start();
+    let (mut connection, trial) = request_with_stopped_trial(&server);
+    server.signal(Signal::TERM);
+    let mut answer = String::new();
+    connection.set_read_timeout(Some(CHILD_DEADLINE)).unwrap();
+    connection.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"stopping\""), "{answer}");
+    assert_eq!(server.wait().status.code(), Some(0));
     wait_until_gone(trial);
 }
 

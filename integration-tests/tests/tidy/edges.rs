@@ -6,26 +6,31 @@ use std::process::Command;
 use crate::tree::{SourceFile, read, root, rust_files};
 
 /// For each crate, the other crates of this workspace that it may use, apart from tests and build scripts.
-const MAY_USE: [(&str, &[&str]); 24] = [
+const MAY_USE: [(&str, &[&str]); 27] = [
     ("proto", &[]),
     ("test-support", &[]),
+    ("build-id", &[]),
+    ("machine", &[]),
+    ("liveness", &[]),
     ("model-files", &[]),
     ("telemetry", &[]),
     ("endpoint", &["proto"]),
     ("zmtp", &[]),
-    ("collectives", &[]),
+    ("collectives", &["liveness"]),
     ("numbers", &[]),
     ("kernels", &["numbers"]),
     ("pjrt", &[]),
     ("devices", &[]),
     ("model", &["proto", "model-files", "numbers"]),
-    ("backend", &["proto", "model", "collectives", "numbers"]),
+    ("backend", &["proto", "machine", "model", "collectives", "numbers"]),
     ("cpu", &["proto", "model", "backend", "kernels", "numbers"]),
     ("xla", &["proto", "model", "backend", "numbers", "collectives", "devices", "pjrt"]),
     (
         "shard",
         &[
             "proto",
+            "build-id",
+            "liveness",
             "model-files",
             "telemetry",
             "endpoint",
@@ -41,8 +46,14 @@ const MAY_USE: [(&str, &[&str]); 24] = [
         ],
     ),
     ("scheduler", &["proto"]),
-    ("router", &["proto", "model-files", "telemetry", "endpoint", "zmtp", "scheduler"]),
-    ("launcher", &["proto", "model-files", "telemetry", "endpoint", "devices", "router", "shard"]),
+    (
+        "router",
+        &["proto", "build-id", "machine", "liveness", "model-files", "telemetry", "endpoint", "zmtp", "scheduler"],
+    ),
+    (
+        "launcher",
+        &["proto", "build-id", "liveness", "model-files", "telemetry", "endpoint", "devices", "router", "shard"],
+    ),
     ("text-generation-bench", &[]),
     ("integration-tests", &["proto", "test-support", "checkpoints"]),
     ("checkpoints", &[]),
@@ -107,6 +118,8 @@ fn unsafe_code_has_its_rooms() {
     for folder in [
         "proto",
         "test-support",
+        "build-id",
+        "machine",
         "model-files",
         "telemetry",
         "endpoint",

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 /// The folders of the workspace's crates.
-pub(crate) const CRATES: [&str; 23] = [
+pub(crate) const CRATES: [&str; 25] = [
     "proto",
     "test-support",
+    "build-id",
+    "machine",
     "model-files",
     "telemetry",
     "endpoint",

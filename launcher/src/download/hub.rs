@@ -114,8 +114,15 @@ impl<'a> Hub<'a> {
             return Err(self.refusal(&response, &url, Asked::Listing));
         }
         let failed = |problem: String| HubError::Answer { url: url.clone(), problem };
-        let info: RepoInfo =
-            serde_json::from_reader(response.into_body().into_reader()).map_err(|error| failed(error.to_string()))?;
+        let info: RepoInfo = serde_json::from_reader(response.into_body().into_reader()).map_err(|error| {
+            if !error.is_io() && !error.is_eof() {
+                return failed(error.to_string());
+            }
+            // The response began, and its rest did not come.
+            let is_late = error.io_error_kind() == Some(ErrorKind::TimedOut);
+            let how = if is_late { Unreached::Silent } else { Unreached::Broken };
+            HubError::Unreachable { endpoint: self.settings.endpoint.clone(), reason: error.to_string(), how }
+        })?;
         if !is_commit(&info.sha) {
             return Err(failed(format!("commit {:?} is not 40 hexadecimal digits", info.sha)));
         }

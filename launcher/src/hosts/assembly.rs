@@ -5,6 +5,8 @@
 //! one with the lower index calls.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -19,7 +21,7 @@ use super::door::{Arrival, DoorState, Doorkeeper};
 use super::link::Link;
 use super::preface::{self, PrefaceError, Purpose};
 use super::relay::{Relays, Route};
-use super::tls::{Channel, Tls};
+use super::tls::Tls;
 use super::{Host, Hosts, News, PeerSockets, Secret, door, pause};
 use crate::error::LauncherError;
 use crate::event::Event;
@@ -204,6 +206,45 @@ impl<'a> Wait<'a> {
 }
 
 impl Assembly<'_> {
+    /// Returns the keeper of this host's door.
+    fn keeper(&self, arrivals: SyncSender<Arrival>) -> Arc<Doorkeeper> {
+        let endpoints = self.own_shards().map(|shard| (shard, self.endpoints[shard as usize].clone()));
+        Arc::new(Doorkeeper {
+            secret: self.caller.secret.clone(),
+            tls: self.caller.tls.clone(),
+            settings: with_index(&self.settings, self.hosts.index),
+            shards: endpoints.collect(),
+            arrivals,
+            state: Mutex::new(DoorState::default()),
+            is_first: self.hosts.is_first(),
+            rooms: Mutex::default(),
+        })
+    }
+
+    /// Host 0: opens a door at which another host 0 of this slice learns that there are two. If the port is taken, asks
+    /// there for a host 0 of this slice.
+    fn be_the_only_first(&self) -> Result<(), LauncherError> {
+        let own = self.hosts.own();
+        let keeper = self.keeper(mpsc::sync_channel(1).0);
+        let anywhere = || Hosts { all: vec![Host { name: String::new(), port: own.port }], index: 0 };
+        let opened = match door::open(self.hosts, Arc::clone(&keeper)) {
+            // The address may be one that only the other hosts know.
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => door::open(&anywhere(), keeper),
+            opened => opened,
+        };
+        let Err(error) = opened else { return Ok(()) };
+        let purpose = Purpose::Join { session: session()?, settings: with_index(&self.settings, 0) };
+        match self.caller.call(own, &purpose) {
+            Err(refusal @ PrefaceError::Refused(_)) => {
+                Err(LauncherError::SliceRefused(format!("{}: {refusal}", self.hosts.name(0))))
+            }
+            _ => {
+                tracing::info!("another host 0 of this slice would not be noticed: {own}: {error}");
+                Ok(())
+            }
+        }
+    }
+
     /// Host 0: calls all other hosts until each has joined.
     fn gather(
         &self,
@@ -211,8 +252,9 @@ impl Assembly<'_> {
         wait: &mut Wait<'_>,
         events: &SyncSender<Event>,
     ) -> Result<Complete, LauncherError> {
+        self.be_the_only_first()?;
         let session = session()?;
-        let last_errors: Arc<Mutex<BTreeMap<usize, String>>> = Arc::default();
+        let last_errors: Arc<Mutex<BTreeMap<usize, LastErrors>>> = Arc::default();
         let joined = self.call_all(&session, wait.until, &last_errors);
         tracing::info!("waiting for {} other host(s) of the slice", self.hosts.num() - 1);
         let mut notes = Notes::new();
@@ -247,7 +289,7 @@ impl Assembly<'_> {
         &self,
         session: &str,
         until: Instant,
-        last_errors: &Arc<Mutex<BTreeMap<usize, String>>>,
+        last_errors: &Arc<Mutex<BTreeMap<usize, LastErrors>>>,
     ) -> Receiver<(usize, Result<Stream, PrefaceError>)> {
         let (joined_tx, joined) = mpsc::sync_channel(self.hosts.num());
         for host in 1..self.hosts.num() {
@@ -255,7 +297,7 @@ impl Assembly<'_> {
             let (address, caller) = (self.hosts.all[host].clone(), self.caller.clone());
             let (joined, last_errors) = (joined_tx.clone(), Arc::clone(last_errors));
             std::thread::spawn(move || {
-                let note = |error: &PrefaceError| _ = lock(&last_errors).insert(host, error.to_string());
+                let note = |error: &PrefaceError| lock(&last_errors).entry(host).or_default().note(error);
                 let _ = joined.send((host, caller.call_until(&address, &purpose, Until { until, note: &note })));
             });
         }
@@ -280,10 +322,10 @@ impl Assembly<'_> {
     }
 
     /// Returns a sentence that names the hosts that have not joined.
-    fn missing(&self, slice: &Slice, last_errors: &Mutex<BTreeMap<usize, String>>, seconds: u64) -> String {
+    fn missing(&self, slice: &Slice, last_errors: &Mutex<BTreeMap<usize, LastErrors>>, seconds: u64) -> String {
         let last_errors = lock(last_errors);
         let missing = (1..self.hosts.num()).filter(|host| !slice.links.contains_key(host));
-        let reason = |host| last_errors.get(&host).map_or("no answer", |error| error);
+        let reason = |host| last_errors.get(&host).map_or_else(|| "no answer".to_owned(), LastErrors::to_string);
         let missing: Vec<String> = missing.map(|host| format!("{}: {}", self.hosts.name(host), reason(host))).collect();
         let (timeout, missing) = (self.timeout.as_secs(), missing.join("; "));
         format!("the slice is not complete after {seconds} s of {timeout} s (--slice-timeout); missing: {missing}")
@@ -297,17 +339,9 @@ impl Assembly<'_> {
         events: &SyncSender<Event>,
     ) -> Result<Complete, LauncherError> {
         let mut arrivals = Arrivals::new();
-        let endpoints = self.own_shards().map(|shard| (shard, self.endpoints[shard as usize].clone()));
-        let keeper = Arc::new(Doorkeeper {
-            secret: self.caller.secret.clone(),
-            tls: self.caller.tls.clone(),
-            settings: with_index(&self.settings, self.hosts.index),
-            shards: endpoints.collect(),
-            arrivals: arrivals.sender.clone(),
-            state: Mutex::new(DoorState::default()),
-        });
+        let keeper = self.keeper(arrivals.sender.clone());
         let host = self.hosts.own();
-        door::open(host, Arc::clone(&keeper))
+        door::open(self.hosts, Arc::clone(&keeper))
             .map_err(|source| LauncherError::Door { host: host.to_string(), source })?;
         tracing::info!("waiting for {}", self.hosts.name(0));
         let mut notes = Notes::new();
@@ -360,7 +394,7 @@ impl Assembly<'_> {
             let host = self.host_of(shard);
             if host != self.hosts.index {
                 let (hosts, caller, session) = (self.hosts.clone(), self.caller.clone(), session.to_owned());
-                let route = Route { hosts, host, caller, session, shard };
+                let route = Route { hosts, host, caller, session, shard, timeout: self.timeout };
                 slice.relays.listen(endpoint, route).map_err(|error| LauncherError::Relay(Box::new(error)))?;
             }
         }
@@ -484,9 +518,32 @@ impl Caller {
     /// # Errors
     /// When the host cannot be reached or does not accept.
     fn call(&self, host: &Host, purpose: &Purpose) -> Result<Stream, PrefaceError> {
-        let mut channel = Channel::connected(connect(host)?, self.tls.as_ref()).map_err(PrefaceError::Tls)?;
-        preface::call(&mut channel, &self.secret, purpose)?;
-        Ok(channel.stream)
+        let stream = connect(host).map_err(PrefaceError::Unreachable)?;
+        preface::call(stream, (&self.secret, self.tls.as_ref()), purpose)
+    }
+}
+
+/// The last errors of the calls to a host.
+#[derive(Debug, Default)]
+struct LastErrors {
+    /// The last answer of the host. It says more than later attempts that found nobody.
+    of_host: Option<String>,
+    unreachable: Option<String>,
+}
+
+impl LastErrors {
+    fn note(&mut self, error: &PrefaceError) {
+        match error {
+            PrefaceError::Unreachable(_) => self.unreachable = Some(error.to_string()),
+            _ => *self = Self { of_host: Some(error.to_string()), unreachable: None },
+        }
+    }
+}
+
+impl fmt::Display for LastErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errors: Vec<&str> = [&self.of_host, &self.unreachable].into_iter().flatten().map(String::as_str).collect();
+        f.write_str(&errors.join(", and later "))
     }
 }
 

@@ -10,12 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use endpoint::Stream;
+use liveness::{BEAT_INTERVAL, PatientReader, TICK};
 
 use crate::error::LauncherError;
 use crate::event::Event;
 
-/// The time between two beats.
-const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// A host is lost when nothing has come from it for this time. It is shorter than the time for which ranks wait for
 /// each other in a step, so that the host is named and not only its rank.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(8);
@@ -31,7 +30,7 @@ pub(crate) enum News {
     Started,
     /// The router has opened its port.
     Serving,
-    /// The host received a signal to stop.
+    /// The host received a signal to stop; from host 0: the slice stops.
     Stop,
     /// The host ends because of a failure.
     Failed(String),
@@ -74,7 +73,7 @@ impl Link {
     pub(super) fn start(stream: Stream, host: usize, events: SyncSender<Event>) -> io::Result<Self> {
         let reader = stream.try_clone()?;
         stream.set_write_timeout(Some(SILENCE_DEADLINE))?;
-        reader.set_read_timeout(Some(SILENCE_DEADLINE))?;
+        reader.set_read_timeout(Some(TICK))?;
         let stream = Arc::new(Mutex::new(stream));
         let (beats, stopped) = mpsc::sync_channel(1);
         let of_beats = Arc::clone(&stream);
@@ -132,26 +131,34 @@ fn write(stream: &Mutex<Stream>, kind: u8, text: &str) -> io::Result<()> {
 }
 
 /// Turns the messages of a host into events, until it has ended.
-fn read_news(mut stream: Stream, host: usize, events: &SyncSender<Event>) {
+fn read_news(stream: Stream, host: usize, events: &SyncSender<Event>) {
+    let mut stream = PatientReader::new(stream, SILENCE_DEADLINE);
+    // Each kind of news counts once, so that a host cannot fill the queue of events.
+    let mut seen: Vec<News> = Vec::new();
     loop {
         let news = match read(&mut stream) {
             Ok(None) => continue,
+            Ok(Some(news)) if seen.contains(&news) => continue,
             Ok(Some(news)) => news,
             Err(error) => News::Lost(reason(&error)),
         };
         let is_last = matches!(news, News::Failed(_) | News::Left | News::Lost(_));
-        // At the end of this launcher, nobody receives events any more.
-        let _ = events.try_send(Event::Host(host, news));
+        if !is_last {
+            seen.push(news.clone());
+        }
+        // The last news must arrive, so this waits for room. At the end of this launcher, nobody receives events any
+        // more.
+        let _ = events.send(Event::Host(host, news));
         if is_last {
             // The other side waits for this.
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = stream.source().shutdown(Shutdown::Both);
             return;
         }
     }
 }
 
 /// Reads a message; `None` is a beat.
-fn read(stream: &mut Stream) -> io::Result<Option<News>> {
+fn read(stream: &mut impl Read) -> io::Result<Option<News>> {
     let mut header = [0; 5];
     stream.read_exact(&mut header)?;
     let [kind, len @ ..] = header;
@@ -182,5 +189,29 @@ fn reason(error: &io::Error) -> String {
         }
         io::ErrorKind::InvalidData => "it sent something that is not a message of a host".to_owned(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use test_support::receive;
+
+    use super::*;
+    use crate::event;
+
+    #[test]
+    fn a_host_that_floods_hides_no_last_news() {
+        let (mut flood, stream) = UnixStream::pair().unwrap();
+        let (events_tx, events) = event::channel();
+        let reader = std::thread::spawn(move || read_news(Stream::Unix(stream), 1, &events_tx));
+        for _ in 0..1000 {
+            flood.write_all(&[STARTED, 0, 0, 0, 0]).unwrap();
+        }
+        drop(flood);
+        assert!(matches!(receive(&events, "the first news"), Event::Host(1, News::Started)));
+        assert!(matches!(receive(&events, "the last news"), Event::Host(1, News::Lost(_))));
+        test_support::join(reader, "the reader of news");
     }
 }

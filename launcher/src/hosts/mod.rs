@@ -18,6 +18,7 @@
 mod assembly;
 mod door;
 mod link;
+mod owner;
 mod peers;
 mod preface;
 mod relay;
@@ -43,6 +44,12 @@ pub(crate) use tls::Tls;
 
 /// The heading in the help for flags about several hosts.
 const SEVERAL_HOSTS: &str = "Several hosts";
+
+/// The name of the setting with the build of a host's executable.
+pub(crate) const BUILD: &str = "the build";
+
+/// The name of the setting with the list of hosts.
+pub(crate) const HOSTS: &str = "the list of hosts";
 
 /// The maximum number of hosts of a slice.
 const MAX_HOSTS: usize = 64;

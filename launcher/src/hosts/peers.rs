@@ -34,15 +34,22 @@ impl PeerSockets {
         for shard in own.clone() {
             for other in own.start..shard {
                 let (one, two) = UnixStream::pair()?;
-                sockets.insert(shard, other, one.into());
-                sockets.insert(other, shard, two.into());
+                sockets.set(shard, other, one.into());
+                sockets.set(other, shard, two.into());
             }
         }
         Ok(sockets)
     }
 
-    /// Takes the socket from shard `shard` of this host to shard `other`. A second socket replaces the first.
+    /// Takes the socket from shard `shard` of this host to shard `other` of another host. A second socket replaces the
+    /// first, because a host calls again if it got no reply. The sockets of this host's shards with each other stay.
     pub(super) fn insert(&mut self, shard: u32, other: u32, socket: OwnedFd) {
+        if !self.0.contains_key(&other) {
+            self.set(shard, other, socket);
+        }
+    }
+
+    fn set(&mut self, shard: u32, other: u32, socket: OwnedFd) {
         if let Some(place) = self.0.get_mut(&shard).and_then(|sockets| sockets.get_mut(other as usize)) {
             *place = Some(socket);
         }
@@ -72,5 +79,32 @@ impl PeerSockets {
         let numbers = sockets.iter().map(|socket| socket.as_ref().map(OwnedFd::as_raw_fd));
         let flag = format!("--peer-sockets={}", shard::PeerSockets(numbers.collect()));
         Ok(Some(Inherited { flag, _sockets: sockets }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket() -> OwnedFd {
+        UnixStream::pair().unwrap().0.into()
+    }
+
+    #[test]
+    fn a_host_replaces_no_socket_of_this_hosts_shards_with_each_other() {
+        let mut sockets = PeerSockets::of_host(0..2, 3).unwrap();
+        let number =
+            |sockets: &PeerSockets, shard: u32, other: usize| sockets.0[&shard][other].as_ref().map(|s| s.as_raw_fd());
+        let [first, own] = [number(&sockets, 0, 1), number(&sockets, 0, 0)];
+        for (shard, other) in [(0, 1), (0, 0), (0, 7), (7, 0)] {
+            sockets.insert(shard, other, socket());
+        }
+        assert_eq!([number(&sockets, 0, 1), number(&sockets, 0, 0)], [first, own]);
+        assert_eq!(sockets.missing().collect::<Vec<_>>(), [(0, 2), (1, 2)]);
+        sockets.insert(0, 2, socket());
+        let called_again = socket();
+        let expected = called_again.as_raw_fd();
+        sockets.insert(0, 2, called_again);
+        assert_eq!(number(&sockets, 0, 2), Some(expected));
     }
 }

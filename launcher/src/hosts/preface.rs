@@ -2,32 +2,45 @@
 //! connects names the purpose of the connection.
 //!
 //! ```text
-//!  connects ── magic, version, nonce ────────────▶ listens
-//!           ◀──── magic, version, nonce, proof ──
+//!  connects ── magic, version, encryption ───────▶ listens
+//!           ◀───── magic, version, encryption ──     then TLS, if both sides have it
+//!           ── nonce ────────────────────────────▶
+//!           ◀──────────────────────── nonce ──
+//!           ── proof ────────────────────────────▶
+//!           ◀─────────────── known, proof ──         nothing but 0 if the first proof is wrong
 //!           ── purpose, proof ───────────────────▶
 //!           ◀───────────────── verdict, proof ──     then the bytes of the purpose
 //! ```
+//!
+//! The greetings are never encrypted, so that a side without TLS and one with it can name the difference. The side that
+//! connects proves first: a stranger who connects gets no proof with which a weak secret could be guessed.
 //!
 //! A proof covers both nonces, the side, the purpose and the TLS connection if there is one, so a recorded or relayed
 //! proof is useless in another conversation.
 
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use endpoint::Stream;
 use serde_json::{Value, json};
 
-use super::Secret;
-use super::tls::Channel;
+use super::tls::{Channel, Tls};
+use super::{Secret, owner};
 
 const MAGIC: &[u8; 8] = b"HILODOOR";
 /// The version of the preface and of the messages between launchers. Increase it with each change.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const NONCE_BYTES: usize = 32;
 /// The maximum length of a purpose or of a verdict's text, in bytes.
 const MAX_TEXT_BYTES: usize = 64 << 10;
-/// The maximum time of a preface.
-pub(super) const DEADLINE: Duration = Duration::from_secs(10);
+/// The maximum time of a preface, with TLS, for the side that connects.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The maximum time from an accepted connection to its proof. Until then it may be anybody's.
+pub(super) const PROOF_DEADLINE: Duration = Duration::from_secs(2);
+
+const UNKNOWN: u8 = 0;
+const KNOWN: u8 = 1;
 
 const ACCEPTED: u8 = 0;
 const BUSY: u8 = 1;
@@ -58,8 +71,12 @@ pub(super) enum Verdict {
 pub(super) enum PrefaceError {
     #[error("{}", told(.0))]
     Io(#[from] io::Error),
-    #[error("TLS failed: {0}; pass --slice-tls on every host or on none")]
+    #[error("{}", told(.0))]
+    Unreachable(io::Error),
+    #[error("TLS failed: {0}")]
     Tls(io::Error),
+    #[error("it has {}, but this host has {}; pass --slice-tls on every host or on none", tls(*.there), tls(!.there))]
+    Encryption { there: bool },
     #[error("it is not a host of a slice")]
     NotAHost,
     #[error(
@@ -68,6 +85,11 @@ pub(super) enum PrefaceError {
     Version { found: u16 },
     #[error("it has another secret; pass the same --slice-secret-file on every host")]
     Secret,
+    #[error(
+        "it belongs to the user with id {uid}, and the hosts have no secret; run all hosts as one user, or pass \
+         --slice-secret-file, the same on every host"
+    )]
+    Owner { uid: u32 },
     #[error("{0}")]
     Busy(String),
     #[error("{0}")]
@@ -77,61 +99,81 @@ pub(super) enum PrefaceError {
 impl PrefaceError {
     /// True if another attempt may succeed without a change of configuration.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::Io(_) | Self::Tls(_) | Self::Busy(_))
+        matches!(self, Self::Io(_) | Self::Unreachable(_) | Self::Tls(_) | Self::Busy(_))
+    }
+
+    /// True if a program that is no host can cause the error.
+    pub(super) fn is_of_anybody(&self) -> bool {
+        matches!(self, Self::Io(_) | Self::Tls(_) | Self::NotAHost | Self::Owner { .. })
     }
 }
 
 /// Begins a connection that this host has made.
 ///
 /// # Errors
-/// When the other side is not a host with the same version and secret, or does not accept the purpose.
-pub(super) fn call(channel: &mut Channel, secret: &Secret, purpose: &Purpose) -> Result<(), PrefaceError> {
-    let Channel { stream, binding } = channel;
-    let mut wire = Wire { stream, until: Instant::now() + DEADLINE };
+/// When the other side is not a host with the same version, encryption and secret, or does not accept the purpose.
+pub(super) fn call(
+    stream: TcpStream,
+    (secret, tls): (&Secret, Option<&Tls>),
+    purpose: &Purpose,
+) -> Result<Stream, PrefaceError> {
+    let until = Instant::now() + DEADLINE;
+    greet(&stream, tls, until)?;
+    check_owner(&stream, secret)?;
+    let Channel { mut stream, binding } = Channel::connected(stream, tls, until).map_err(PrefaceError::Tls)?;
+    let mut wire = Wire { stream: &mut stream, until };
     let own = nonce()?;
-    wire.send(&[MAGIC, &VERSION.to_le_bytes(), &own])?;
-    let theirs = wire.greeting()?;
-    let proof = wire.read()?;
-    let is_host = secret.is_proof(&[b"listens", binding, &own, &theirs], &proof);
-    // Whoever does not know the secret learns no purpose, only that this side has another secret.
-    let text = if is_host { purpose.to_json().to_string() } else { String::new() };
-    let proof = secret.prove(&[b"connects", binding, &own, &theirs, text.as_bytes()]);
-    wire.send(&[&len(text.len()), text.as_bytes(), &proof])?;
-    if !is_host {
+    wire.send(&[&own])?;
+    let theirs: [u8; NONCE_BYTES] = wire.read()?;
+    wire.send(&[&secret.prove(&[b"connects", &binding, &own, &theirs])])?;
+    let [answer] = wire.read()?;
+    // Whoever does not know the secret learns no purpose.
+    if answer != KNOWN || !secret.is_proof(&[b"listens", &binding, &own, &theirs], &wire.read()?) {
         return Err(PrefaceError::Secret);
     }
+    let text = purpose.to_json().to_string();
+    let proof = secret.prove(&[b"wants", &binding, &own, &theirs, text.as_bytes()]);
+    wire.send(&[&len(text.len()), text.as_bytes(), &proof])?;
     let [code] = wire.read()?;
     let reason = wire.text()?;
-    let proof = wire.read()?;
-    if !secret.is_proof(&[b"decides", binding, &own, &theirs, &[code], reason.as_bytes()], &proof) {
+    if !secret.is_proof(&[b"decides", &binding, &own, &theirs, &[code], reason.as_bytes()], &wire.read()?) {
         return Err(PrefaceError::Secret);
     }
     match code {
-        ACCEPTED => Ok(()),
+        ACCEPTED => Ok(stream),
         BUSY => Err(PrefaceError::Busy(reason)),
         _ => Err(PrefaceError::Refused(reason)),
     }
 }
 
-/// Begins a connection that was made to this host, and returns its purpose, which `decide` has accepted.
+/// Begins a connection that was made to this host, and returns it with its purpose, which `decide` has accepted. Calls
+/// `proved` as soon as the other side has proved that it knows the secret.
 ///
 /// # Errors
-/// When the other side is not a host with the same version and secret, or `decide` does not accept.
+/// When the other side is not a host with the same version, encryption and secret, or `decide` does not accept.
 pub(super) fn answer(
-    channel: &mut Channel,
-    secret: &Secret,
+    stream: TcpStream,
+    (secret, tls): (&Secret, Option<&Tls>),
+    proved: impl FnOnce(),
     decide: impl FnOnce(&Purpose) -> Verdict,
-) -> Result<Purpose, PrefaceError> {
-    let Channel { stream, binding } = channel;
-    let mut wire = Wire { stream, until: Instant::now() + DEADLINE };
+) -> Result<(Stream, Purpose), PrefaceError> {
+    let until = Instant::now() + PROOF_DEADLINE;
+    greet(&stream, tls, until)?;
+    check_owner(&stream, secret)?;
+    let Channel { mut stream, binding } = Channel::accepted(stream, tls, until).map_err(PrefaceError::Tls)?;
+    let mut wire = Wire { stream: &mut stream, until };
     let own = nonce()?;
-    // The own version is sent before the other one is judged, so that both sides can name both.
-    wire.send(&[MAGIC, &VERSION.to_le_bytes(), &own])?;
-    let theirs = wire.greeting()?;
-    wire.send(&[&secret.prove(&[b"listens", binding, &theirs, &own])])?;
+    wire.send(&[&own])?;
+    let theirs: [u8; NONCE_BYTES] = wire.read()?;
+    if !secret.is_proof(&[b"connects", &binding, &theirs, &own], &wire.read()?) {
+        wire.send(&[&[UNKNOWN]])?;
+        return Err(PrefaceError::Secret);
+    }
+    proved();
+    wire.until = Instant::now() + DEADLINE;
+    wire.send(&[&[KNOWN], &secret.prove(&[b"listens", &binding, &theirs, &own])])?;
     let text = wire.text()?;
-    let proof = wire.read()?;
-    if !secret.is_proof(&[b"connects", binding, &theirs, &own, text.as_bytes()], &proof) {
+    if !secret.is_proof(&[b"wants", &binding, &theirs, &own, text.as_bytes()], &wire.read()?) {
         return Err(PrefaceError::Secret);
     }
     let purpose = serde_json::from_str(&text).ok().and_then(|json| Purpose::from_json(&json));
@@ -142,13 +184,42 @@ pub(super) fn answer(
         Verdict::Busy(reason) => (BUSY, reason.as_str()),
         Verdict::Refused(reason) => (REFUSED, reason.as_str()),
     };
-    let proof = secret.prove(&[b"decides", binding, &theirs, &own, &[code], reason.as_bytes()]);
+    let proof = secret.prove(&[b"decides", &binding, &theirs, &own, &[code], reason.as_bytes()]);
     wire.send(&[&[code], &len(reason.len()), reason.as_bytes(), &proof])?;
     match verdict {
-        Verdict::Accepted => Ok(purpose),
+        Verdict::Accepted => Ok((stream, purpose)),
         Verdict::Busy(reason) => Err(PrefaceError::Busy(reason)),
         Verdict::Refused(reason) => Err(PrefaceError::Refused(reason)),
     }
+}
+
+/// Exchanges greetings, which are not encrypted. Both sides send theirs first, so that both can name every difference.
+fn greet(stream: &TcpStream, tls: Option<&Tls>, until: Instant) -> Result<(), PrefaceError> {
+    let mut stream = Stream::Tcp(stream.try_clone()?);
+    let mut wire = Wire { stream: &mut stream, until };
+    wire.send(&[MAGIC, &VERSION.to_le_bytes(), &[u8::from(tls.is_some())]])?;
+    if &wire.read::<8>()? != MAGIC {
+        return Err(PrefaceError::NotAHost);
+    }
+    match u16::from_le_bytes(wire.read()?) {
+        VERSION => {}
+        found => return Err(PrefaceError::Version { found }),
+    }
+    let there = wire.read::<1>()? != [0];
+    if there == tls.is_some() { Ok(()) } else { Err(PrefaceError::Encryption { there }) }
+}
+
+/// Without a secret, checks that both ends of a connection have the same user.
+fn check_owner(stream: &TcpStream, secret: &Secret) -> Result<(), PrefaceError> {
+    match if secret.is_empty() { owner::other_user(stream)? } else { None } {
+        Some(uid) => Err(PrefaceError::Owner { uid }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the words for a host with TLS or without it.
+fn tls(is_on: bool) -> &'static str {
+    if is_on { "--slice-tls" } else { "no --slice-tls" }
 }
 
 /// Returns an error of a connection in words.
@@ -176,17 +247,6 @@ impl Wire<'_> {
         let mut bytes = [0; N];
         self.fill(&mut bytes)?;
         Ok(bytes)
-    }
-
-    /// Reads the other side's magic, version and nonce, and returns the nonce.
-    fn greeting(&mut self) -> Result<[u8; NONCE_BYTES], PrefaceError> {
-        if &self.read::<8>()? != MAGIC {
-            return Err(PrefaceError::NotAHost);
-        }
-        match u16::from_le_bytes(self.read()?) {
-            VERSION => Ok(self.read()?),
-            found => Err(PrefaceError::Version { found }),
-        }
     }
 
     fn text(&mut self) -> Result<String, PrefaceError> {

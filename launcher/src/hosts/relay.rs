@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use endpoint::{Endpoint, ListenError, Listener, SocketFile, Stream};
+use liveness::AwakeTime;
 
 use super::Hosts;
 use super::assembly::{Caller, Until};
@@ -16,8 +17,6 @@ use super::preface::Purpose;
 
 /// The maximum time until a shard listens on its socket, which it does before it loads the model.
 const SHARD_DEADLINE: Duration = Duration::from_secs(20);
-/// The maximum time to reach the door of another host for a connection of the router.
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// The size of a relay's buffer in each direction, in bytes. Most frames are smaller.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -40,6 +39,8 @@ pub(super) struct Route {
     pub(super) caller: Caller,
     pub(super) session: String,
     pub(super) shard: u32,
+    /// The maximum time to reach the door of the host.
+    pub(super) timeout: Duration,
 }
 
 impl Relays {
@@ -85,7 +86,7 @@ fn accept(listener: &Listener, route: &Route, open: &Arc<Mutex<Open>>) {
 /// Relays a connection of the router along the route until both sides have ended it.
 fn follow(route: &Route, own: Stream) {
     let purpose = Purpose::Shard { session: route.session.clone(), shard: route.shard };
-    let until = Instant::now() + CALL_DEADLINE;
+    let until = Instant::now() + route.timeout;
     match route.caller.call_until(&route.hosts.all[route.host], &purpose, Until { until, note: &|_| () }) {
         Ok(theirs) => relay(own, theirs),
         Err(error) => {
@@ -101,11 +102,11 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 
 /// Relays a connection of host 0 to a shard of this host, until both sides have ended it.
 pub(super) fn to_shard(theirs: Stream, shard: u32, endpoint: &Endpoint) {
-    let start = Instant::now();
+    let mut waited = AwakeTime::start(Instant::now());
     let own = loop {
         match endpoint.connect() {
             Ok(own) => break own,
-            Err(error) if start.elapsed() > SHARD_DEADLINE => {
+            Err(error) if waited.look(Instant::now()) > SHARD_DEADLINE => {
                 return tracing::warn!("shard {shard} does not listen at {endpoint}: {error}");
             }
             Err(_) => pause(RETRY_INTERVAL),

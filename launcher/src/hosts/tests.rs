@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 use test_support::{accept, join_scoped};
 
 use super::assembly::{Wait, Waited};
+use super::door::difference;
 use super::preface::{PrefaceError, Purpose, Verdict, answer, call};
 use super::tls::{Channel, Tls};
 use super::{Hosts, News, Secret, SliceArgs, relay};
@@ -104,10 +105,10 @@ fn a_secret_is_needed_beyond_loopback() {
     );
 }
 
-/// Begins a connection between two hosts with these secrets, and returns what both sides find.
+/// Begins a connection between two hosts with these secrets and encryptions, and returns what both sides find.
 fn preface(
     secrets: [&Secret; 2],
-    tls: Option<&Tls>,
+    tls: [Option<&Tls>; 2],
     decide: impl FnOnce(&Purpose) -> Verdict + Send,
 ) -> (Result<(), PrefaceError>, Result<Purpose, PrefaceError>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -116,12 +117,48 @@ fn preface(
     std::thread::scope(|scope| {
         let listens = scope.spawn(move || {
             let stream = accept(&listener, "the host that calls");
-            answer(&mut Channel::accepted(stream, tls).unwrap(), secrets[1], decide)
+            answer(stream, (secrets[1], tls[1]), || (), decide).map(|(_, purpose)| purpose)
         });
-        let mut channel = Channel::connected(TcpStream::connect(address).unwrap(), tls).unwrap();
-        let connects = call(&mut channel, secrets[0], &purpose);
-        (connects, join_scoped(listens, "the side that listens"))
+        let connects = call(TcpStream::connect(address).unwrap(), (secrets[0], tls[0]), &purpose);
+        (connects.map(drop), join_scoped(listens, "the side that listens"))
     })
+}
+
+#[test]
+fn tls_on_one_side_is_named_on_both() {
+    let (secret, tls) = (secret("the secret of both"), Tls::new().unwrap());
+    for (tls, there) in [([Some(&tls), None], [false, true]), ([None, Some(&tls)], [true, false])] {
+        let (connects, listens) = preface([&secret, &secret], tls, |_| panic!("nobody decides"));
+        for (error, there) in [connects.unwrap_err(), listens.unwrap_err()].into_iter().zip(there) {
+            assert!(matches!(error, PrefaceError::Encryption { there: found } if found == there), "{error}");
+            assert!(!error.may_pass());
+        }
+    }
+    let error = PrefaceError::Encryption { there: true }.to_string();
+    insta::assert_snapshot!(error, @"it has --slice-tls, but this host has no --slice-tls; pass --slice-tls on every host or on none");
+}
+
+#[test]
+fn a_stranger_gets_no_proof() {
+    use std::io::{Read, Write};
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let secret = secret("0123456789abcdef");
+    std::thread::scope(|scope| {
+        let listens = scope.spawn(|| {
+            let stream = accept(&listener, "the host that calls");
+            answer(stream, (&secret, None), || panic!("nothing was proved"), |_| Verdict::Accepted)
+        });
+        let mut stranger = TcpStream::connect(address).unwrap();
+        stranger.set_read_timeout(Some(test_support::DEADLINE)).unwrap();
+        stranger.write_all(&[&b"HILODOOR\x02\0\0"[..], &[0; 32], &[0; 32]].concat()).unwrap();
+        let mut answer = Vec::new();
+        let _ = stranger.read_to_end(&mut answer);
+        // The greeting, a nonce, and that the proof is wrong.
+        assert_eq!((answer.len(), answer.last()), (11 + 32 + 1, Some(&0)));
+        assert!(matches!(join_scoped(listens, "the side that listens"), Err(PrefaceError::Secret)));
+    });
 }
 
 fn secret(text: &str) -> Secret {
@@ -135,7 +172,7 @@ fn secret(text: &str) -> Secret {
 fn both_sides_of_a_connection_know_the_secret() {
     let [one, two] = ["the first secret", "another secret.."].map(secret);
     let tls = Tls::new().unwrap();
-    for tls in [None, Some(&tls)] {
+    for tls in [[None; 2], [Some(&tls); 2]] {
         let (connects, listens) = preface([&one, &one], tls, |_| Verdict::Accepted);
         assert!(connects.is_ok());
         assert_eq!(listens.unwrap().session(), "s");
@@ -152,6 +189,8 @@ fn both_sides_of_a_connection_know_the_secret() {
 /// A program between two hosts that ends TLS on both sides, and passes all bytes on, cannot pass the proofs on.
 #[test]
 fn nobody_sits_between_two_hosts() {
+    use std::io::{Read, Write};
+
     let (secret, tls) = (secret("the secret of both"), Tls::new().unwrap());
     let [listener, between] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [address, door] = [&listener, &between].map(|listener| listener.local_addr().unwrap());
@@ -159,18 +198,23 @@ fn nobody_sits_between_two_hosts() {
     std::thread::scope(|scope| {
         let listens = scope.spawn(|| {
             let stream = accept(&listener, "the host that calls");
-            answer(&mut Channel::accepted(stream, Some(&tls)).unwrap(), &secret, |_| Verdict::Accepted)
+            answer(stream, (&secret, Some(&tls)), || (), |_| Verdict::Accepted)
         });
         scope.spawn(|| {
-            let stream = accept(&between, "the host that calls");
-            let one = Channel::accepted(stream, Some(&tls)).unwrap().stream;
-            let two = Channel::connected(TcpStream::connect(address).unwrap(), Some(&tls)).unwrap().stream;
+            let (mut one, mut two) = (accept(&between, "the host that calls"), TcpStream::connect(address).unwrap());
+            // The greetings are not encrypted.
+            for stream in [&mut one, &mut two] {
+                stream.write_all(b"HILODOOR\x02\0\x01").unwrap();
+                stream.read_exact(&mut [0; 11]).unwrap();
+            }
+            let until = Instant::now() + test_support::DEADLINE;
+            let one = Channel::accepted(one, Some(&tls), until).unwrap().stream;
+            let two = Channel::connected(two, Some(&tls), until).unwrap().stream;
             relay::relay(one, two);
         });
-        let mut channel = Channel::connected(TcpStream::connect(door).unwrap(), Some(&tls)).unwrap();
-        let connects = call(&mut channel, &secret, &purpose);
-        drop(channel);
+        let connects = call(TcpStream::connect(door).unwrap(), (&secret, Some(&tls)), &purpose);
         assert!(matches!(connects, Err(PrefaceError::Secret)), "{connects:?}");
+        drop(connects);
         assert!(matches!(join_scoped(listens, "the side that listens"), Err(PrefaceError::Secret)));
     });
 }
@@ -186,7 +230,7 @@ fn a_program_that_is_no_host_is_named() {
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "it is not a host of a slice"),
         (
             &[&b"HILODOOR"[..], &[9, 0], &[0; 32]].concat(),
-            "it speaks version 9 between hosts, but this host speaks version 1",
+            "it speaks version 9 between hosts, but this host speaks version 2",
         ),
     ] {
         let purpose = Purpose::Shard { session: String::new(), shard: 0 };
@@ -196,8 +240,7 @@ fn a_program_that_is_no_host_is_named() {
                 stream.write_all(greeting).unwrap();
                 let _ = stream.read(&mut [0; 256]);
             });
-            let mut channel = Channel::connected(TcpStream::connect(address).unwrap(), None).unwrap();
-            call(&mut channel, &secret, &purpose).unwrap_err().to_string()
+            call(TcpStream::connect(address).unwrap(), (&secret, None), &purpose).unwrap_err().to_string()
         });
         assert!(error.starts_with(expected), "{error}");
     }
@@ -216,4 +259,17 @@ fn a_host_may_start_its_shards_while_this_one_waits_for_another() {
     wait.hand_over(&events_tx);
     let kept: Vec<Event> = events.try_iter().collect();
     assert!(matches!(kept[..], [Event::Host(2, News::Started), Event::Host(2, News::Serving)]), "{kept:?}");
+}
+
+#[test]
+fn hosts_of_two_builds_differ_first_in_their_builds() {
+    let own = json!({"the build": "0.1.0, build b0", "--num-shard": 1});
+    assert_eq!(difference(&own, &own), None);
+    let first = json!({"the build": "0.1.0, build c0, commit c0ffee", "--num-shard": 2, "--new": "x"});
+    let sentence = difference(&first, &own).unwrap();
+    insta::assert_snapshot!(sentence, @r#"the build is "0.1.0, build c0, commit c0ffee" on host 0, but "0.1.0, build b0" there; run the same executable or image on every host"#);
+    // A host of the time before builds had names.
+    let first = json!({"the release": "0.1.0", "--num-shard": 1});
+    let sentence = difference(&first, &own).unwrap();
+    assert!(sentence.starts_with("the build is not set on host 0, but \"0.1.0, build b0\" there"), "{sentence}");
 }

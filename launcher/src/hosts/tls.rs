@@ -12,7 +12,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use endpoint::Stream;
 use rustix::net::sockopt;
@@ -23,8 +23,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, Server
 use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, ServerConfig, SignatureScheme};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
-
-use super::preface;
 
 /// The name in the certificates, which nobody checks.
 const NAME: &str = "host.invalid";
@@ -55,22 +53,22 @@ impl Channel {
     /// Encrypts a connection that this host has made, if there is TLS.
     ///
     /// # Errors
-    /// When the handshake fails or takes too long.
-    pub(super) fn connected(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
+    /// When the handshake fails or has not ended at `until`.
+    pub(super) fn connected(stream: TcpStream, tls: Option<&Tls>, until: Instant) -> io::Result<Self> {
         set_options(&stream)?;
         let Some(tls) = tls else { return Self::plain(stream) };
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
-        tls.encrypt(stream, async |stream| tls.client.connect(name, stream).await.map(TlsStream::from))
+        tls.encrypt(stream, until, async |stream| tls.client.connect(name, stream).await.map(TlsStream::from))
     }
 
     /// Encrypts a connection that was made to this host, if there is TLS.
     ///
     /// # Errors
-    /// When the handshake fails or takes too long.
-    pub(super) fn accepted(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
+    /// When the handshake fails or has not ended at `until`.
+    pub(super) fn accepted(stream: TcpStream, tls: Option<&Tls>, until: Instant) -> io::Result<Self> {
         set_options(&stream)?;
         let Some(tls) = tls else { return Self::plain(stream) };
-        tls.encrypt(stream, async |stream| tls.server.accept(stream).await.map(TlsStream::from))
+        tls.encrypt(stream, until, async |stream| tls.server.accept(stream).await.map(TlsStream::from))
     }
 
     fn plain(stream: TcpStream) -> io::Result<Self> {
@@ -108,6 +106,7 @@ impl Tls {
     fn encrypt(
         &self,
         stream: TcpStream,
+        until: Instant,
         handshake: impl AsyncFnOnce(tokio::net::TcpStream) -> io::Result<TlsStream<tokio::net::TcpStream>>,
     ) -> io::Result<Channel> {
         stream.set_nonblocking(true)?;
@@ -115,7 +114,7 @@ impl Tls {
         theirs.set_nonblocking(true)?;
         let (mut encrypted, mut local) = self.runtime.block_on(async {
             let stream = tokio::net::TcpStream::from_std(stream)?;
-            let encrypted = tokio::time::timeout(preface::DEADLINE, handshake(stream)).await??;
+            let encrypted = tokio::time::timeout_at(until.into(), handshake(stream)).await??;
             Ok::<_, io::Error>((encrypted, tokio::net::UnixStream::from_std(theirs)?))
         })?;
         let mut binding = vec![0; BINDING_BYTES];

@@ -22,6 +22,7 @@ use crate::environment::Environment;
 use crate::error::LauncherError;
 use crate::event::ChildId;
 use crate::hosts::Hosts;
+use crate::stop;
 use crate::tpu::{Request, Slice};
 use crate::variables::{Setting, Variable, variables};
 
@@ -86,6 +87,8 @@ pub(crate) struct LaunchPlan {
     pub(crate) slice: Option<Slice>,
     pub(crate) devices_per_shard: u32,
     pub(crate) shutdown_timeout: Duration,
+    /// The maximum time that a shard gets to end, once the router has ended.
+    pub(crate) shard_deadline: Duration,
     pub(crate) json_output: bool,
 }
 
@@ -128,6 +131,7 @@ impl LaunchPlan {
             slice,
             devices_per_shard,
             shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
+            shard_deadline: stop::shard_deadline(place.device),
             json_output: args.log.json_output,
         })
     }
@@ -153,7 +157,7 @@ const MAX_SUMMING: u32 = 64;
 /// Flags of a shard that may differ between the hosts of a slice.
 const OF_ONE_HOST: [&str; 3] = ["--plugin-path", "--program-cache", "--threads"];
 
-/// Returns the settings that all hosts of a slice must share: releases, counts, hosts and the flags of the model.
+/// Returns the settings that all hosts of a slice must share: counts, hosts and the flags of the model.
 fn settings(args: &LaunchArgs, place: &Place<'_>, counts: [u32; 2], hosts: &Hosts) -> Value {
     let model = shard::ModelArgs { device: Asked::Device(place.device), ..args.model.clone() };
     let words: Vec<String> = model.to_argv().iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -163,12 +167,10 @@ fn settings(args: &LaunchArgs, place: &Place<'_>, counts: [u32; 2], hosts: &Host
     let [num_shard, devices_per_shard] = counts;
     let names: Vec<String> = hosts.all.iter().map(ToString::to_string).collect();
     let of_launch = [
-        ("the release", Value::from(env!("CARGO_PKG_VERSION"))),
-        ("the protocol of shards", proto::PROTOCOL_VERSION.into()),
-        ("--num-shard", num_shard.into()),
+        ("--num-shard", Value::from(num_shard)),
         ("--slice-tls", args.slice.slice_tls.into()),
         ("the number of devices per shard", devices_per_shard.into()),
-        ("the list of hosts", names.join(",").into()),
+        (crate::hosts::HOSTS, names.join(",").into()),
     ];
     settings.extend(of_launch.map(|(name, value)| (name.to_owned(), value)));
     Value::Object(settings)

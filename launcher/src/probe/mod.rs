@@ -17,6 +17,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use shard::probe::{NoPluginError, PROBES, ProbeArgs};
 
 use crate::error::{self, LauncherError};
+use crate::identity;
 use crate::probe::relay::{Relay, encode};
 use crate::variables::{Variable, without_secrets};
 
@@ -79,7 +80,7 @@ fn run(args: &ProbeArgs) -> Result<bool, LauncherError> {
         std::env::current_exe().map_err(|source| LauncherError::Spawn { name: "probe".to_owned(), source })?;
     let stdout = &mut io::stdout().lock();
     let mut relay = Relay::new(&PROBES, stdout);
-    relay.line("version", env!("CARGO_PKG_VERSION"));
+    relay.line("version", &identity::build().to_string());
     relay.line("device", &format!("{device} ({reason})"));
     for warning in &found.warnings {
         relay.line("warning", warning);

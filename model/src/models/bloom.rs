@@ -45,7 +45,7 @@ const MPT_ATTENTION_FIXED: [(&str, &str); 4] =
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &[])?;
     config.require_fixed(&BLOOM_FIXED)?;
-    let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("layer_norm_epsilon", 1e-5)?);
     let mut decoder = decoder(config, WeightScope::root(dtype, num_ranks), (norm, BLOOM, 8.0))?;
     decoder.embedding_norm = Some("word_embeddings_layernorm");
     decoder.projections = Projections::FusedByHead { qkv: "query_key_value", output: "dense" };
@@ -64,7 +64,7 @@ pub(super) fn build_mpt(config: &Config, dtype: FloatType, num_ranks: usize) -> 
     let attention = config.nested(ATTENTION, config.object(ATTENTION)?.cloned().unwrap_or_default());
     attention.require_fixed(&MPT_ATTENTION_FIXED)?;
     let kind = NormKind::Layer { has_bias: false };
-    let norm = NormForm { kind, ..NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?) };
+    let norm = NormForm { kind, ..NormForm::layer(config.epsilon_or("layer_norm_epsilon", 1e-5)?) };
     let last_exponent = attention.number_or("alibi_bias_max", 8.0)? as f32;
     let mut decoder = decoder(config, WeightScope::root(dtype, num_ranks), (norm, MPT, last_exponent))?;
     decoder.block = Block::pre_norm("norm_1", "norm_2");

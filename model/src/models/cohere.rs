@@ -38,7 +38,7 @@ pub(super) fn build_cohere2(config: &Config, dtype: FloatType, num_ranks: usize)
 
 fn decoder(config: &Config, root: WeightScope) -> Result<Decoder, ModelError> {
     let kind = NormKind::Layer { has_bias: false };
-    let norm = NormForm { kind, ..NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?) };
+    let norm = NormForm { kind, ..NormForm::layer(config.epsilon_or("layer_norm_eps", 1e-5)?) };
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     decoder.block = Block::Parallel { before_attention: "input_layernorm", before_mlp: "input_layernorm" };
     decoder.rotate_neighbours(config)?;

@@ -325,6 +325,16 @@ impl Config {
         Ok(self.number(key)?.unwrap_or(default))
     }
 
+    /// Returns the epsilon of a norm, or `default` if it is absent. A negative one makes NaN of small vectors, and one
+    /// above 1 makes nearly nothing of all vectors.
+    pub(super) fn epsilon_or(&self, key: &str, default: f64) -> Result<f64, ModelError> {
+        let epsilon = self.number_or(key, default)?;
+        if !(0.0..=1.0).contains(&epsilon) {
+            return Err(self.invalid(key, format!("{epsilon:?}"), "a number from 0 to 1"));
+        }
+        Ok(epsilon)
+    }
+
     /// Returns a boolean, or `default` if it is absent.
     pub(super) fn flag_or(&self, key: &str, default: bool) -> Result<bool, ModelError> {
         Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(default))
@@ -448,6 +458,17 @@ mod tests {
 
     fn config(json: &str) -> Config {
         Config::parse(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn an_epsilon_is_small_and_not_negative() {
+        let epsilon = |value: &str| config(&format!(r#"{{"rms_norm_eps": {value}}}"#)).epsilon_or("rms_norm_eps", 1e-6);
+        assert_eq!(["null", "0", "1e-5", "1"].map(|value| epsilon(value).unwrap()), [1e-6, 0.0, 1e-5, 1.0]);
+        for value in ["-1", "1.5", "1e300"] {
+            let error = epsilon(value).unwrap_err().to_string();
+            assert!(error.starts_with("config.json: rms_norm_eps is "), "{error}");
+            assert!(error.ends_with(", expected a number from 0 to 1"), "{error}");
+        }
     }
 
     #[test]

@@ -228,7 +228,7 @@ impl Decoder {
     /// # Errors
     /// When a key is missing or malformed. The message names the key.
     pub(super) fn llama(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Self, ModelError> {
-        let norm = NormForm::rms(config.number_or("rms_norm_eps", 1e-6)?);
+        let norm = NormForm::rms(config.epsilon_or("rms_norm_eps", 1e-6)?);
         Self::new(config, WeightScope::root(dtype, num_ranks), norm, config.size("intermediate_size")?)
     }
 

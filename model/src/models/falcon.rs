@@ -25,7 +25,7 @@ const NAMES: Names = Names {
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["bias", "multi_query", "parallel_attn"])?;
-    let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("layer_norm_epsilon", 1e-5)?);
     let intermediate_size = config.size_or("ffn_hidden_size", 4 * config.size("hidden_size")?)?;
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, intermediate_size)?;

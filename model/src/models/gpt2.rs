@@ -45,7 +45,7 @@ pub(super) fn build_bigcode(config: &Config, dtype: FloatType, num_ranks: usize)
 }
 
 fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
-    let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("layer_norm_epsilon", 1e-5)?);
     let intermediate_size = config.size_or("n_inner", 4 * config.size("hidden_size")?)?;
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, intermediate_size)?;

@@ -28,7 +28,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     // `attention_layers` lists what `attention_types` repeats.
     neutral::require(config, &["attention_types"])?;
     let config = &config.or_default("activation_function", "gelu_new");
-    let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("layer_norm_epsilon", 1e-5)?);
     let intermediate_size = config.size_or("intermediate_size", 4 * config.size("hidden_size")?)?;
     let mut decoder = Decoder::new(config, WeightScope::root(dtype, num_ranks), norm, intermediate_size)?;
     decoder.names = NAMES;

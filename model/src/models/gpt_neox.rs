@@ -29,7 +29,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
 
 fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
     let config = &config.or_default("hidden_act", "gelu").or_default("partial_rotary_factor", 0.25);
-    let norm = NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("layer_norm_eps", 1e-5)?);
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     decoder.names = NAMES;

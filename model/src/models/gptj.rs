@@ -46,7 +46,7 @@ pub(super) fn build_codegen(config: &Config, dtype: FloatType, num_ranks: usize)
 fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
     neutral::require(config, &["rotary_dim"])?;
     let config = &config.or_default("activation_function", "gelu_new");
-    let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("layer_norm_epsilon", 1e-5)?);
     let intermediate_size = config.size_or("n_inner", 4 * config.size("hidden_size")?)?;
     let mut decoder = Decoder::new(config, WeightScope::root(dtype, num_ranks), norm, intermediate_size)?;
     decoder.names = NAMES;

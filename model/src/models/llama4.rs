@@ -40,7 +40,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Resu
     neutral::require(config, &understood)?;
     let config = &config.or_default("head_dim", 128).or_default("num_key_value_heads", 8);
     let config = &config.or_default("rope_theta", 500_000.0);
-    let norm = NormForm::rms(config.number_or("rms_norm_eps", 1e-5)?);
+    let norm = NormForm::rms(config.epsilon_or("rms_norm_eps", 1e-5)?);
     let intermediate_size = config.size_or("intermediate_size_mlp", 16_384)?;
     let mut decoder = Decoder::new(config, WeightScope::root(dtype, num_ranks), norm, intermediate_size)?;
     decoder.names = Names { mlp: "feed_forward", ..Names::LLAMA };

@@ -18,7 +18,7 @@ use crate::layers::{NormForm, QueryKeyNorm, WeightScope};
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "final_logit_softcapping"])?;
     let config = &config.or_default("hidden_act", "relu2");
-    let norm = NormForm { has_weight: false, ..NormForm::rms(config.number_or("rms_norm_eps", 1e-6)?) };
+    let norm = NormForm { has_weight: false, ..NormForm::rms(config.epsilon_or("rms_norm_eps", 1e-6)?) };
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     decoder.embedding_norm = Some("norm");

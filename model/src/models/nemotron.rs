@@ -16,7 +16,7 @@ use crate::layers::{NormForm, WeightScope};
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias", "partial_rotary_factor"])?;
     let config = &config.or_default("hidden_act", "relu2").or_default("partial_rotary_factor", 0.5);
-    let norm = NormForm { offset: 1.0, ..NormForm::layer(config.number_or("norm_eps", 1e-5)?) };
+    let norm = NormForm { offset: 1.0, ..NormForm::layer(config.epsilon_or("norm_eps", 1e-5)?) };
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     decoder.mlp_form = PLAIN;
@@ -35,7 +35,7 @@ pub(super) fn build_arcee(config: &Config, dtype: FloatType, num_ranks: usize) -
 pub(super) fn build_jais2(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias"])?;
     let config = &config.or_default("hidden_act", "relu2").or_default("attention_bias", true);
-    let norm = NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("layer_norm_eps", 1e-5)?);
     let root = WeightScope::root(dtype, num_ranks);
     let config = &config.or_default("mlp_bias", true);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;

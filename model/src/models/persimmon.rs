@@ -19,7 +19,7 @@ const NAMES: Names =
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["partial_rotary_factor", "qk_layernorm"])?;
     let config = &config.or_default("hidden_act", "relu2").or_default("partial_rotary_factor", 0.5);
-    let norm = NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("layer_norm_eps", 1e-5)?);
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     decoder.names = NAMES;

@@ -16,7 +16,7 @@ use crate::layers::{NormForm, NormKind, QueryKeyNorm, WeightScope};
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["partial_rotary_factor", "qk_layernorm", "use_parallel_residual", "use_qkv_bias"])?;
     let config = &config.or_default("partial_rotary_factor", 0.25);
-    let norm = NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("layer_norm_eps", 1e-5)?);
     let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     decoder.attention.has_bias = config.flag_or("use_qkv_bias", false)?;

@@ -13,7 +13,7 @@ use crate::layers::{NormForm, WeightScope};
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["sliding_window", "use_bias"])?;
-    let norm = NormForm::layer(config.number_or("norm_epsilon", 1e-5)?);
+    let norm = NormForm::layer(config.epsilon_or("norm_epsilon", 1e-5)?);
     let root = WeightScope::root(dtype, num_ranks);
     let config = &config.or_default("hidden_act", "gelu_pytorch_tanh");
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;

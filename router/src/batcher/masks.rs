@@ -10,6 +10,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use liveness::{AwakeTime, TICK};
 use scheduler::{Event, Scheduler, SequenceEvent, SequenceId};
 use tokio::task::JoinSet;
 
@@ -32,7 +33,7 @@ const MASKS_PER_THREAD: usize = 4;
 const MASK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The interval at which [`compute`] checks for masks that take too long.
-const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+const WATCH_INTERVAL: Duration = TICK;
 
 /// The masks that are being computed.
 #[derive(Debug)]
@@ -59,10 +60,10 @@ pub(super) struct Masked {
     mask: Result<(GrammarMatcher, Vec<u8>), MaskError>,
 }
 
-/// The handle that stops the mask that a thread is computing now, and the time at which that mask was begun. `None`
+/// The handle that stops the mask that a thread is computing now, and the time since that mask was begun. `None`
 /// between masks.
 #[derive(Debug, Clone, Default)]
-struct Watch(Arc<Mutex<Option<(MaskStop, Instant)>>>);
+struct Watch(Arc<Mutex<Option<(MaskStop, AwakeTime)>>>);
 
 impl Masks {
     pub(super) fn new() -> Self {
@@ -164,21 +165,21 @@ async fn compute<F: Future<Output = Option<Vec<Masked>>>>(made: Vec<Made>, run: 
 }
 
 impl Watch {
-    fn set(&self, mask: Option<(MaskStop, Instant)>) {
+    fn set(&self, mask: Option<(MaskStop, AwakeTime)>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = mask;
     }
 
     fn advance(&self, Made { id, mut matcher, token_id }: Made) -> Masked {
-        self.set(Some((matcher.stop(), Instant::now())));
+        self.set(Some((matcher.stop(), AwakeTime::start(Instant::now()))));
         let mask = matcher.advance(token_id);
         self.set(None);
         Masked { id, mask: mask.map(|mask| (matcher, mask)) }
     }
 
     fn stop_if_late(&self) {
-        let late = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((stop, since)) = &*late
-            && since.elapsed() > MASK_TIMEOUT
+        let mut mask = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((stop, time)) = &mut *mask
+            && time.look(Instant::now()) > MASK_TIMEOUT
         {
             stop.stop();
         }

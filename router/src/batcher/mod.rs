@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use proto::StepReply;
-use scheduler::{Limits, ReplyMismatch, Scheduler, SequenceEvent, Step};
+use scheduler::{Limits, Pace, ReplyMismatch, Scheduler, SequenceEvent, Step};
 use tokio::sync::{mpsc, watch};
 
 use crate::kv_events::Sink;
@@ -55,6 +55,8 @@ pub(crate) struct Rules {
     pub(crate) step_window: usize,
     /// The maximum number of prompt tokens of all waiting sequences together; `None` means no limit.
     pub(crate) max_queued_tokens: Option<u32>,
+    /// The times of steps that are known already.
+    pub(crate) pace: Pace,
 }
 
 /// The loop and its state.
@@ -101,10 +103,10 @@ impl Batcher {
             group,
             submissions_rx,
             stop_rx,
-            rules,
             readers: Readers::default(),
             masks: Masks::new(),
-            steps: Steps::new(Arc::clone(&metrics)),
+            steps: Steps::new(rules.pace.clone(), Arc::clone(&metrics)),
+            rules,
             kv_events: None,
             metrics,
         };
@@ -187,7 +189,7 @@ impl Batcher {
     /// Sends steps until the window is full or nothing can be scheduled.
     async fn fill_window(&mut self) -> Result<(), BatcherError> {
         while self.steps.len() < self.rules.step_window
-            && let Some(step) = self.scheduler.schedule(Instant::now())
+            && let Some(step) = self.scheduler.schedule(Instant::now(), &self.steps.pace)
         {
             self.send(step).await?;
             self.publish_events();
@@ -264,7 +266,7 @@ impl Batcher {
     /// Hands the changes of the prefix cache to the publisher.
     fn publish_events(&mut self) {
         if let Some(sink) = &mut self.kv_events {
-            sink.publish(self.scheduler.take_block_events());
+            sink.publish(&self.scheduler.take_block_events());
         }
     }
 

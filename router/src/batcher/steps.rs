@@ -1,4 +1,4 @@
-//! The steps under way, and the metrics of steps.
+//! The steps under way, their measured times, and the metrics of steps.
 //!
 //! Entry point: [`Steps`].
 
@@ -7,17 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proto::StepReply;
-use scheduler::{Event, Phase, SequenceEvent, Step};
+use scheduler::{Event, Pace, Phase, SequenceEvent, Step, Work};
 
 use crate::metrics::Metrics;
 
-/// The steps whose replies have not arrived, and the metrics to which steps are added.
+/// The steps whose replies have not arrived, the times of those before, and the metrics to which steps are added.
 #[derive(Debug)]
 pub(super) struct Steps {
     /// The steps under way, oldest first.
     under_way: VecDeque<Sent>,
     /// The time at which the last reply arrived.
     idle_since: Instant,
+    /// The times of the steps whose replies have arrived.
+    pub(super) pace: Pace,
     metrics: Arc<Metrics>,
 }
 
@@ -25,8 +27,7 @@ pub(super) struct Steps {
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     phase: Phase,
-    /// The number of sequences that decode.
-    num_decoding: usize,
+    work: Work,
     at: Instant,
 }
 
@@ -42,8 +43,8 @@ pub(super) struct Done {
 
 impl Steps {
     /// Creates an empty list of steps.
-    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { under_way: VecDeque::new(), idle_since: Instant::now(), metrics }
+    pub(super) fn new(pace: Pace, metrics: Arc<Metrics>) -> Self {
+        Self { under_way: VecDeque::new(), idle_since: Instant::now(), pace, metrics }
     }
 
     /// The number of steps under way.
@@ -82,13 +83,13 @@ impl Steps {
         if let Some(phase) = step.phase() {
             self.metrics.steps(phase).count.increment(1);
             self.metrics.vllm.iteration_tokens.record(num_tokens as f64);
-            self.under_way.push_back(Sent { phase, num_decoding: step.num_decoding(), at: Instant::now() });
+            self.under_way.push_back(Sent { phase, work: step.work, at: Instant::now() });
         }
     }
 
     /// Removes the oldest step, whose reply has arrived. Returns `None` if no step is under way.
     pub(super) fn end(&mut self, reply: &StepReply) -> Option<Done> {
-        let Sent { phase, num_decoding, at } = self.under_way.pop_front()?;
+        let Sent { phase, work, at } = self.under_way.pop_front()?;
         let received_at = Instant::now();
         // The step began when it was sent or when the step before it ended, whichever was later.
         let began_at = at.max(std::mem::replace(&mut self.idle_since, received_at));
@@ -97,9 +98,15 @@ impl Steps {
         }
         let num_tokens = reply.rows.iter().filter(|row| row.token.is_some()).count();
         self.metrics.vllm.generation_tokens.increment(num_tokens as u64);
+        let num_decoding = work.num_decoding as usize;
         self.metrics.vllm.note_decoded(received_at.saturating_duration_since(began_at), num_decoding);
         self.metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
-        Some(Done { phase, began_at, received_at, forward: Duration::from_nanos(reply.forward_ns) })
+        let forward = Duration::from_nanos(reply.forward_ns);
+        // A step that compiled a program says nothing about the next ones.
+        if reply.num_programs_compiled == 0 {
+            self.pace.learn(&work, forward);
+        }
+        Some(Done { phase, began_at, received_at, forward })
     }
 
     /// Records the times of a step. Called after its tokens were passed on, or after its reply did not match.

@@ -16,9 +16,12 @@ pub(crate) enum GenerationError {
     /// The request is not valid.
     #[error("Input validation error: {0}")]
     Validation(#[from] ValidationError),
-    /// The shards, the tokenizer or the grammar failed, unread answers take too much memory, or the server is stopping.
+    /// The shards, the tokenizer or the grammar failed, or unread answers take too much memory.
     #[error("Request failed during generation: {0}")]
     Failed(String),
+    /// The server stops before the request has a complete response, or refuses the request because of that.
+    #[error("the server is shutting down; send the request again, to another server")]
+    Stopping,
     /// The request took longer than `--request-timeout` allows.
     #[error("Request timed out: it took longer than `--request-timeout` allows")]
     TimedOut,
@@ -36,7 +39,7 @@ impl From<TextError> for GenerationError {
 impl From<SubmitError> for GenerationError {
     fn from(error: SubmitError) -> Self {
         match error {
-            SubmitError::Stopped => Self::Failed(error.to_string()),
+            SubmitError::Stopped => Self::Stopping,
             SubmitError::QueueFull => Self::Overloaded,
         }
     }

@@ -24,6 +24,7 @@ use scheduler::{PrefixScope, Prompt, ScopeParts, SequenceSpec, Tenant};
 use crate::batcher::BatcherHandle;
 use crate::config::RequestLimits;
 use crate::grammar::GrammarError;
+use crate::lifecycle::{Shutdown, Stage};
 use crate::metrics::Metrics;
 use crate::text::{TextError, Tokenizer};
 use crate::validation::{Delivery, PromptInput, ValidRequest, ValidationError, Validator};
@@ -48,6 +49,7 @@ pub(crate) struct Generator {
     tokenizer: Arc<Tokenizer>,
     batcher: BatcherHandle,
     metrics: Arc<Metrics>,
+    shutdown: Shutdown,
     request_timeout: Option<Duration>,
     /// True if tenants do not find each other's prompts in the prefix cache.
     separates_tenants: bool,
@@ -77,12 +79,11 @@ impl Generator {
         limits: &RequestLimits,
         permits: Permits,
         (tokenizer, validator): (Arc<Tokenizer>, Validator),
-        batcher: BatcherHandle,
-        metrics: Arc<Metrics>,
+        (batcher, metrics, shutdown): (BatcherHandle, Arc<Metrics>, Shutdown),
     ) -> Self {
         let RequestLimits { request_timeout, separates_tenants, .. } = *limits;
         let hasher = RandomState::new();
-        Self { permits, validator, tokenizer, batcher, metrics, request_timeout, separates_tenants, hasher }
+        Self { permits, validator, tokenizer, batcher, metrics, shutdown, request_timeout, separates_tenants, hasher }
     }
 
     /// Takes `num_sequences` permits. Must be called before the prompt is rendered or tokenized.
@@ -268,11 +269,21 @@ impl Generator {
             }
             Ok(valid)
         };
-        validated.await.map_err(|error| match error {
+        self.before_end(validated).await?.map_err(|error| match error {
             ValidationError::Grammar { error: GrammarError::Busy, .. }
             | ValidationError::Tokenizer(TextError::Busy) => GenerationError::Overloaded,
             error => GenerationError::Validation(error),
         })
+    }
+
+    /// Waits for `work`, but no longer than running requests may take when the server stops. So a client is told also
+    /// while nobody else, such as the batcher in a long step, can tell it.
+    async fn before_end<T>(&self, work: impl Future<Output = T>) -> Result<T, GenerationError> {
+        tokio::select! {
+            biased;
+            result = work => Ok(result),
+            () = self.shutdown.reached(Stage::Ending) => Err(GenerationError::Stopping),
+        }
     }
 
     /// Submits one sequence to the batcher. If the request has a seed, a sequence of choice `n` gets this seed plus
@@ -300,7 +311,8 @@ impl Generator {
             deadline: self.request_timeout.and_then(|timeout| request.received_at.checked_add(timeout)),
             tenant: permit.tenant(),
         };
-        let events = self.batcher.submit(spec, grammar.as_ref(), permit).await?;
+        let events = self.before_end(self.batcher.submit(spec, grammar.as_ref(), permit)).await??;
+        let events = (events, self.shutdown.ending());
         TokenStream::new(Arc::clone(&self.tokenizer), request, valid, seed, events)
     }
 

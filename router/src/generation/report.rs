@@ -88,7 +88,7 @@ impl Report {
         let counter = match error {
             GenerationError::Overloaded => &failures.overloaded,
             GenerationError::Validation(_) => &failures.validation,
-            GenerationError::Failed(_) => &failures.generation,
+            GenerationError::Failed(_) | GenerationError::Stopping => &failures.generation,
             GenerationError::TimedOut => &failures.timeout,
             GenerationError::Incomplete => &failures.incomplete,
         };

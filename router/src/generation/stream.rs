@@ -18,6 +18,7 @@ use super::GenerationError;
 use super::request::GenerationRequest;
 use super::timings::{Arrival, Timings};
 use crate::delivery::EventReceiver;
+use crate::lifecycle::Ending;
 use crate::memory::Account;
 use crate::text::{
     Answer, AnswerEvent, AnswerForm, AnswerParser, Detokenizer, StopFound, StopStrings, TextError, Tokenizer,
@@ -113,6 +114,8 @@ struct AnswerReader {
 pub(super) struct TokenStream {
     /// The events of the sequence; `None` after its end.
     events: Option<EventReceiver>,
+    /// The end of all requests when the server stops.
+    ending: Ending,
     /// The part of the memory budget that the data kept by the reader takes; `None` before the end of the sequence.
     kept: Option<Account>,
     tokenizer: Arc<Tokenizer>,
@@ -176,8 +179,8 @@ impl AnswerReader {
 }
 
 impl TokenStream {
-    /// Creates the stream of a sequence, which will read `events`. `seed` is the seed if the tokens are drawn at
-    /// random.
+    /// Creates the stream of a sequence, which will read `events` until `ending`. `seed` is the seed if the tokens are
+    /// drawn at random.
     ///
     /// # Errors
     /// When the prompt's tokens cannot be detokenized.
@@ -186,7 +189,7 @@ impl TokenStream {
         request: &GenerationRequest,
         valid: &ValidRequest,
         seed: Option<u64>,
-        events: EventReceiver,
+        (events, ending): (EventReceiver, Ending),
     ) -> Result<Self, GenerationError> {
         let prefix = if request.options.wants_full_text { request.prompt.text() } else { "" };
         let num_added = match &request.prompt {
@@ -195,6 +198,7 @@ impl TokenStream {
         };
         Ok(Self {
             events: Some(events),
+            ending,
             kept: None,
             detokenizer: Detokenizer::new(&tokenizer, &valid.prompt)?,
             tokenizer,
@@ -216,11 +220,16 @@ impl TokenStream {
     }
 
     /// Returns the next token, or `None` after the last one or after an error. At the stream's end the event channel is
-    /// closed, which cancels the sequence if it still runs.
+    /// closed, which cancels the sequence if it still runs. When the server stops, the stream ends by itself: the
+    /// batcher may be in a long step and have nothing to send.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, GenerationError>>> {
         let Some(events) = &mut self.events else { return Poll::Ready(None) };
         let result = loop {
-            match ready!(events.poll_recv(cx)) {
+            let Poll::Ready(event) = events.poll_recv(cx) else {
+                ready!(self.ending.poll(cx));
+                break Err(GenerationError::Stopping);
+            };
+            match event {
                 Some(SequenceEvent::Admitted { waited, num_prompt_tokens: _, num_cached }) => {
                     self.waited = waited;
                     self.num_cached_tokens = num_cached;

@@ -5,16 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use endpoint::{Endpoint, SocketFile};
+use metrics::Gauge;
+use telemetry::Throttle;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use zmtp::SocketType;
 
 use super::peer::{Peer, PeerError};
 use super::{Feed, replay, subscriber};
+use crate::connections::CONNECTION_BYTES;
+use crate::memory::Part;
+use crate::places::{Place, Places, Rule, address};
 use crate::socket::{Listener, Socket, Stream};
 
-/// The maximum numbers of open connections. More connections wait to be accepted.
+/// The maximum numbers of open connections. For another one, the subscriber that has waited longest without a
+/// subscription goes, or the peer whose last request for a replay is longest ago.
 const MAX_SUBSCRIBERS: usize = 64;
 const MAX_REPLAYS: usize = 16;
 
@@ -46,6 +51,7 @@ pub(super) enum Kind {
 pub(super) struct Door {
     listener: Listener,
     kind: Kind,
+    places: Places,
     /// The file of a Unix socket, which is removed at the end.
     _file: Option<SocketFile>,
 }
@@ -57,31 +63,44 @@ pub(super) struct Connector {
 }
 
 impl Door {
-    /// Converts a listener of the standard library.
+    /// Converts a listener of the standard library. `num_subscribers` shows the number of connections that have
+    /// subscribed.
     ///
     /// # Errors
     /// When the system refuses to register the listener.
-    pub(super) fn new(listener: endpoint::Listener, file: Option<SocketFile>, kind: Kind) -> io::Result<Self> {
-        Ok(Self { listener: Listener::from_std(listener)?, kind, _file: file })
+    pub(super) fn new(
+        listener: endpoint::Listener,
+        file: Option<SocketFile>,
+        kind: Kind,
+        num_subscribers: Gauge,
+    ) -> io::Result<Self> {
+        let memory = Part::new(kind.max_connections() * CONNECTION_BYTES);
+        let places = Places::new(memory, (kind.name(), Rule::EqualShares), num_subscribers);
+        Ok(Self { listener: Listener::from_std(listener)?, kind, places, _file: file })
     }
 
     /// Accepts and serves connections for ever.
     pub(super) async fn serve(self, feed: Arc<Feed>) {
-        let permits = Arc::new(Semaphore::new(self.kind.max_connections()));
+        let mut failures = Throttle::default();
         loop {
-            // The semaphore is never closed.
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok(stream) => {
+                    let place = Arc::new(self.places.take(address(&stream)).await);
                     let (kind, feed) = (self.kind, Arc::clone(&feed));
                     tokio::spawn(async move {
-                        let error = kind.serve(prepare(stream), feed).await;
+                        let error = tokio::select! {
+                            error = kind.serve(prepare(stream), Some(Arc::clone(&place)), feed) => error,
+                            () = place.dismissed() => PeerError::Dismissed,
+                        };
                         tracing::debug!(?kind, "a connection for KV events has ended: {error}");
-                        drop(permit);
                     });
                 }
                 Err(error) => {
-                    tracing::warn!("a connection for KV events cannot be accepted: {error}");
+                    if let Some(num) = failures.count(Instant::now().into_std()) {
+                        tracing::warn!(
+                            "a connection for KV events cannot be accepted: {error} ({num} since the last such line)"
+                        );
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -100,7 +119,7 @@ impl Connector {
                 Ok(Ok(socket)) => {
                     socket.tcp().map_or(Ok(()), set_options).unwrap_or_else(|error| note(&error));
                     tracing::info!(endpoint = %self.endpoint, "connected, to publish KV events");
-                    Kind::Subscriber.serve(socket, Arc::clone(&feed)).await.to_string()
+                    Kind::Subscriber.serve(socket, None, Arc::clone(&feed)).await.to_string()
                 }
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no connection within {} s", CONNECT_DEADLINE.as_secs()),
@@ -126,11 +145,19 @@ impl Kind {
         }
     }
 
-    /// Serves a connection until it ends. Returns the reason of the end.
-    async fn serve(self, socket: Socket, feed: Arc<Feed>) -> PeerError {
+    fn name(self) -> &'static str {
         match self {
-            Self::Subscriber => subscriber::serve(Peer::new(socket, SocketType::Pub), feed).await,
-            Self::Replay => replay::serve(Peer::new(socket, SocketType::Router), feed).await,
+            Self::Subscriber => "subscribers of KV events",
+            Self::Replay => "replays of KV events",
+        }
+    }
+
+    /// Serves a connection until it ends. A connection that this server has made has no place. Returns the reason of
+    /// the end.
+    async fn serve(self, socket: Socket, place: Option<Arc<Place>>, feed: Arc<Feed>) -> PeerError {
+        match self {
+            Self::Subscriber => subscriber::serve(Peer::new(socket, SocketType::Pub, place), feed).await,
+            Self::Replay => replay::serve(Peer::new(socket, SocketType::Router, place), feed).await,
         }
     }
 }

@@ -45,7 +45,7 @@ pub struct KvEventsConfig {
     pub buffer_steps: usize,
     /// The number of messages that wait for a slow subscriber.
     pub hwm: usize,
-    /// The number of steps whose changes wait to be published.
+    /// The length of a queue that vLLM has. Here a step's changes are published at once, so it changes nothing.
     pub max_queue_size: usize,
     /// The first frame of each message.
     pub topic: String,

@@ -1,8 +1,8 @@
 //! The messages that were published last, in one buffer that all subscribers read.
 //!
 //! Entry point: [`Log`]. A subscriber has only the number of the message that it reads next, so a slow subscriber has
-//! no queue of its own: when it is too far behind, it misses the oldest messages. The buffer has a bound in messages
-//! and one in bytes.
+//! no queue of its own: when it is too far behind, it misses messages. The buffer has a bound in messages and one in
+//! bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ const MESSAGE_BYTES: usize = 64;
 /// A published message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Message {
-    /// The number of the message. Numbers grow, and a gap means that messages were lost.
+    /// The number of the message, from 0 on.
     pub(super) sequence: u64,
     pub(super) payload: Arc<[u8]>,
 }
@@ -54,9 +54,10 @@ impl Log {
         Self { max_messages, max_bytes, buffer: Mutex::default(), next_tx }
     }
 
-    /// Adds a message, whose number is larger than those before. The oldest messages make room for it.
-    pub(super) fn push(&self, sequence: u64, payload: Arc<[u8]>) {
+    /// Adds a message, for which the oldest messages make room. Only one thread may add messages.
+    pub(super) fn push(&self, payload: Arc<[u8]>) {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let sequence = self.next();
         let message = Message { sequence, payload };
         buffer.bytes += message.bytes();
         buffer.messages.push_back(message);
@@ -78,20 +79,24 @@ impl Log {
         self.next_tx.subscribe()
     }
 
-    /// Returns messages from number `from` on, of the last `num_last` messages: about `bytes` bytes, at least one
-    /// message if there is any.
-    pub(super) fn read(&self, from: u64, num_last: usize, bytes: usize) -> Vec<Message> {
+    /// Returns messages from number `from` on: about `bytes` bytes, at least one message if there is any. Returns
+    /// `None` if number `from` is not among the last `num_last` messages, or no longer in the buffer.
+    pub(super) fn read(&self, from: u64, num_last: usize, bytes: usize) -> Option<Vec<Message>> {
         let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let messages = &buffer.messages;
         let first = messages.partition_point(|message| message.sequence < from);
-        let first = first.max(messages.len().saturating_sub(num_last));
+        let is_next = from >= messages.back().map_or_else(|| self.next(), |last| last.sequence + 1);
+        let is_there = messages.get(first).is_some_and(|message| message.sequence == from);
+        if !is_next && (!is_there || messages.len() - first > num_last) {
+            return None;
+        }
         let mut num_bytes = 0;
         let fits = |message: &&Message| {
             let is_room = num_bytes < bytes;
             num_bytes += message.payload.len();
             is_room
         };
-        messages.range(first..).take_while(fits).cloned().collect()
+        Some(messages.range(first..).take_while(fits).cloned().collect())
     }
 }
 
@@ -99,31 +104,39 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn log(max_messages: usize, max_bytes: usize, sequences: impl IntoIterator<Item = u64>) -> Log {
+    fn log(max_messages: usize, max_bytes: usize, num_messages: usize) -> Log {
         let log = Log::new(max_messages, max_bytes);
-        sequences.into_iter().for_each(|sequence| log.push(sequence, [0; 10].into()));
+        (0..num_messages).for_each(|_| log.push([0; 10].into()));
         log
     }
 
-    fn numbers(messages: &[Message]) -> Vec<u64> {
-        messages.iter().map(|message| message.sequence).collect()
+    fn read(log: &Log, from: u64, num_last: usize, bytes: usize) -> Option<Vec<u64>> {
+        let numbers = |messages: Vec<Message>| messages.iter().map(|message| message.sequence).collect();
+        log.read(from, num_last, bytes).map(numbers)
     }
 
     #[test]
     fn the_oldest_messages_go_first() {
-        assert_eq!(numbers(&log(3, 1000, 0..5).read(0, 10, 1000)), [2, 3, 4]);
-        assert_eq!(numbers(&log(9, 150, 0..5).read(0, 10, 1000)), [3, 4]);
-        assert_eq!(numbers(&log(0, 25, 0..5).read(0, 10, 1000)), [0; 0]);
-        assert_eq!(log(0, 25, 0..5).next(), 5);
+        for (log, oldest) in [(log(3, 1000, 5), 2), (log(9, 150, 5), 3)] {
+            assert_eq!(read(&log, oldest - 1, 10, 1000), None);
+            assert_eq!(read(&log, oldest, 10, 1000), Some((oldest..5).collect()));
+        }
+        let none_fits = log(0, 25, 5);
+        assert_eq!(none_fits.next(), 5);
+        assert_eq!(read(&none_fits, 4, 10, 1000), None);
+        assert_eq!(read(&none_fits, 5, 10, 1000), Some(vec![]));
     }
 
     #[test]
-    fn a_reader_gets_what_it_asks_for_and_skips_what_is_too_old() {
-        let log = log(9, 1000, [0, 1, 4, 5]);
-        assert_eq!(numbers(&log.read(2, 9, 1000)), [4, 5]);
-        assert_eq!(numbers(&log.read(0, 3, 1000)), [1, 4, 5]);
-        assert_eq!(numbers(&log.read(0, 9, 11)), [0, 1]);
-        assert_eq!(numbers(&log.read(0, 9, 1)), [0]);
-        assert_eq!(numbers(&log.read(u64::MAX, 9, 1000)), [0; 0]);
+    fn a_reader_gets_what_it_asks_for_or_hears_that_it_is_too_late() {
+        let log = log(9, 1000, 6);
+        assert_eq!(read(&log, 4, 9, 1000), Some(vec![4, 5]));
+        assert_eq!(read(&log, 3, 3, 1000), Some(vec![3, 4, 5]));
+        assert_eq!(read(&log, 2, 3, 1000), None);
+        assert_eq!(read(&log, 0, 9, 11), Some(vec![0, 1]));
+        assert_eq!(read(&log, 0, 9, 1), Some(vec![0]));
+        for next in [6, u64::MAX] {
+            assert_eq!(read(&log, next, 0, 1000), Some(vec![]));
+        }
     }
 }

@@ -2,12 +2,13 @@
 //! that gateways can send a prompt to the server that has its beginning in the cache.
 //!
 //! ```text
-//!  batcher ──sink (bounded queue)──▶ encoder ──▶ log (bounded buffer) ──▶ subscriber, one task per connection
-//!                                                                    └──▶ replay, one task per connection
+//!  batcher ──▶ sink ──▶ log (bounded buffer) ──▶ subscriber, one task per connection
+//!               │                          ├────▶ replay, one task per connection
+//!               └────▶ state (all blocks) ─┘
 //! ```
 //!
 //! Entry points: [`KvEventsConfig`], the flag; [`probe`], before a model is loaded; [`start`]. Nothing here can hold up
-//! the batcher: a full queue drops events, and a slow subscriber misses messages.
+//! the batcher: a slow subscriber misses messages, and then gets all blocks again.
 
 mod accept;
 mod address;
@@ -17,6 +18,7 @@ mod payload;
 mod peer;
 mod replay;
 mod sink;
+mod state;
 mod subscriber;
 #[cfg(test)]
 mod tests;
@@ -25,7 +27,7 @@ use std::io;
 use std::sync::Arc;
 
 use endpoint::ListenError;
-use metrics::Counter;
+use metrics::{Counter, Gauge};
 
 pub use config::{KvEventsConfig, KvEventsConfigError, Publisher};
 pub(crate) use sink::Sink;
@@ -33,10 +35,12 @@ pub(crate) use sink::Sink;
 use accept::{Connector, Door, Kind};
 use address::{Address, Bound};
 use log::{Log, MAX_LOG_BYTES};
-use sink::MAX_QUEUE_BYTES;
+use state::Blocks;
 
-/// The memory that the queue and the log may hold, in bytes.
-pub(crate) const MAX_BYTES: usize = MAX_LOG_BYTES + MAX_QUEUE_BYTES;
+use crate::memory::Part;
+
+/// The minimum memory for messages with all blocks, in bytes. Several subscribers of a small cache get theirs at once.
+const MIN_WHOLES_BYTES: usize = 4 << 20;
 
 /// The error when the server cannot listen for subscribers.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +56,14 @@ pub enum KvEventsError {
 #[derive(Debug)]
 struct Feed {
     log: Log,
+    /// The blocks that subscribers should know after the last message.
+    blocks: Blocks,
+    /// The number of tokens in a block.
+    block_size: u32,
+    /// The memory of messages with all blocks that are not written yet.
+    wholes: Part,
+    /// The number of messages that subscribers were too slow for.
+    num_missed: Counter,
     topic: Vec<u8>,
     /// The number of messages that a subscriber may be behind.
     hwm: usize,
@@ -83,22 +95,46 @@ pub fn probe(config: &KvEventsConfig) -> Result<(), KvEventsError> {
     if config.is_on() { bind(config).map(drop) } else { Ok(()) }
 }
 
-/// Listens for subscribers and starts the tasks of the publisher. Must be called in a runtime. `num_dropped` counts the
-/// steps whose events were dropped.
+/// Returns the memory that the publisher of a cache with `num_blocks` blocks of `block_size` tokens may hold, in bytes.
+pub(crate) fn max_bytes(num_blocks: u32, block_size: u32) -> usize {
+    let num_blocks = num_blocks as usize;
+    MAX_LOG_BYTES + state::max_bytes(num_blocks, block_size) + wholes_bytes(num_blocks, block_size)
+}
+
+/// Returns the memory for messages with all blocks: at least one of the largest, in bytes.
+fn wholes_bytes(num_blocks: usize, block_size: u32) -> usize {
+    payload::max_bytes(num_blocks, block_size).max(MIN_WHOLES_BYTES)
+}
+
+/// Listens for subscribers and starts the tasks of the publisher of a cache with `num_blocks` blocks of `block_size`
+/// tokens. Must be called in a runtime. `num_missed` counts messages that subscribers were too slow for, and
+/// `num_subscribers` shows the number of peers with a subscription.
 ///
 /// # Errors
 /// When an address is in use, or is not one of this machine.
-pub(crate) fn start(config: &KvEventsConfig, block_size: u32, num_dropped: Counter) -> Result<KvEvents, KvEventsError> {
+pub(crate) fn start(
+    config: &KvEventsConfig,
+    (num_blocks, block_size): (u32, u32),
+    (num_missed, num_subscribers): (Counter, Gauge),
+) -> Result<KvEvents, KvEventsError> {
     let Doors { publisher, replays } = bind(config)?;
     let (hwm, buffer_steps) = (config.hwm, config.buffer_steps);
-    let log = Log::new(hwm.max(buffer_steps), MAX_LOG_BYTES);
-    let feed = Arc::new(Feed { log, topic: config.topic.clone().into_bytes(), hwm, buffer_steps });
-    let (sink, batches_rx) = Sink::new(config.max_queue_size, num_dropped);
+    let feed = Arc::new(Feed {
+        log: Log::new(hwm.max(buffer_steps), MAX_LOG_BYTES),
+        blocks: Blocks::default(),
+        block_size,
+        wholes: Part::new(wholes_bytes(num_blocks as usize, block_size)),
+        num_missed,
+        topic: config.topic.clone().into_bytes(),
+        hwm,
+        buffer_steps,
+    });
     let mut source = config.clone();
     let open = |bound: Option<Bound>, kind: Kind, address: &mut String| -> io::Result<()> {
         let Some(Bound { listener, file, address: bound }) = bound else { return Ok(()) };
         *address = bound;
-        tokio::spawn(Door::new(listener, file, kind)?.serve(Arc::clone(&feed)));
+        let shown = if kind == Kind::Subscriber { num_subscribers.clone() } else { Gauge::noop() };
+        tokio::spawn(Door::new(listener, file, kind, shown)?.serve(Arc::clone(&feed)));
         Ok(())
     };
     let register = |source| KvEventsError::Register { source };
@@ -111,8 +147,7 @@ pub(crate) fn start(config: &KvEventsConfig, block_size: u32, num_dropped: Count
     }
     let replay = source.replay_endpoint.as_deref().unwrap_or("none");
     tracing::info!(endpoint = source.endpoint, replay, topic = source.topic, "KV events are published");
-    tokio::spawn(sink::encode_all(batches_rx, feed, block_size));
-    Ok(KvEvents { sink, source })
+    Ok(KvEvents { sink: Sink::new(feed), source })
 }
 
 fn bind(config: &KvEventsConfig) -> Result<Doors, KvEventsError> {

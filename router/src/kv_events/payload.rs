@@ -13,27 +13,76 @@ use scheduler::{BlockEvent, BlockHash};
 /// The name of a device's memory.
 const MEDIUM: &str = "GPU";
 
+/// The bytes of a payload without its events, rounded up.
+const MAX_FRAME_BYTES: usize = 32;
+
+/// The maximum number of bytes of a stored block without its tokens, and of each token. A block that is not the child
+/// of the one before it has an event of its own.
+const MAX_BLOCK_BYTES: usize = 256;
+const MAX_TOKEN_BYTES: usize = 5;
+
 /// The kind of all blocks. A lookup needs every block of a prefix, also in a model with an attention window.
 const SPEC_KIND: &str = "full_attention";
 
 /// Writing to a buffer in memory cannot fail.
 type Written = Result<(), Box<dyn std::error::Error>>;
 
-/// Returns the bytes of the events of one step.
-pub(super) fn encode(seconds: f64, events: &[BlockEvent], block_size: u32) -> Vec<u8> {
-    let mut out = ByteBuf::new();
-    let written = write_batch(&mut out, seconds, events, block_size);
-    debug_assert!(written.is_ok(), "{written:?}");
-    out.into_vec()
+/// Returns the maximum size of a payload with `num_blocks` stored blocks, in bytes.
+pub(super) fn max_bytes(num_blocks: usize, block_size: u32) -> usize {
+    let block_bytes = MAX_BLOCK_BYTES + MAX_TOKEN_BYTES * block_size as usize;
+    num_blocks.saturating_mul(block_bytes).saturating_add(MAX_FRAME_BYTES)
 }
 
-fn write_batch(out: &mut ByteBuf, seconds: f64, events: &[BlockEvent], block_size: u32) -> Written {
+/// The payload of a message, to which events are added.
+#[derive(Debug)]
+pub(super) struct Payload {
+    events: ByteBuf,
+    num_events: u32,
+    block_size: u32,
+}
+
+impl Payload {
+    /// Creates a payload without events. `block_size` is the number of tokens in a block.
+    pub(super) fn new(block_size: u32) -> Self {
+        Self { events: ByteBuf::new(), num_events: 0, block_size }
+    }
+
+    /// Adds the event that no block is stored.
+    pub(super) fn add_cleared(&mut self) {
+        self.write(|out, _| {
+            write_map_len(out, 1)?;
+            write_field(out, "type", "AllBlocksCleared")
+        });
+    }
+
+    /// Adds an event.
+    pub(super) fn add(&mut self, event: &BlockEvent) {
+        self.write(|out, block_size| write_event(out, event, block_size));
+    }
+
+    /// Returns the bytes. `seconds` is the time since 1970.
+    pub(super) fn finish(self, seconds: f64) -> Vec<u8> {
+        let mut out = ByteBuf::with_capacity(self.events.as_slice().len() + MAX_FRAME_BYTES);
+        let written = write_head(&mut out, seconds, self.num_events);
+        debug_assert!(written.is_ok(), "{written:?}");
+        let mut bytes = out.into_vec();
+        bytes.extend_from_slice(self.events.as_slice());
+        let data_parallel_rank = 0;
+        bytes.push(data_parallel_rank);
+        bytes
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut ByteBuf, u32) -> Written) {
+        let written = write(&mut self.events, self.block_size);
+        debug_assert!(written.is_ok(), "{written:?}");
+        self.num_events += 1;
+    }
+}
+
+fn write_head(out: &mut ByteBuf, seconds: f64, num_events: u32) -> Written {
     write_array_len(out, 3)?;
     write_f64(out, seconds)?;
-    write_array_len(out, len(events))?;
-    events.iter().try_for_each(|event| write_event(out, event, block_size))?;
-    let data_parallel_rank = 0;
-    write_uint(out, data_parallel_rank)?;
+    write_array_len(out, num_events)?;
     Ok(())
 }
 
@@ -121,9 +170,32 @@ mod tests {
         };
         let first = BlockEvent::Stored { parent: None, blocks: vec![BlockHash(7)], token_ids: vec![1, 2] };
         let removed = BlockEvent::Removed { blocks: vec![BlockHash(7), BlockHash(300)] };
-        let bytes = encode(1_763_990_000.5, &[stored, first, removed], 2);
+        let mut payload = Payload::new(2);
+        [stored, first, removed].iter().for_each(|event| payload.add(event));
+        let bytes = payload.finish(1_763_990_000.5);
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(text, EXPECTED);
+    }
+
+    #[test]
+    fn a_payload_that_clears_has_one_small_event() {
+        let mut payload = Payload::new(2);
+        payload.add_cleared();
+        let expected = [&[0x93, 0xCB][..], &[0; 8], b"\x91\x81\xA4type\xB0AllBlocksCleared\x00"].concat();
+        assert_eq!(payload.finish(0.0), expected);
+    }
+
+    #[test]
+    fn blocks_are_never_larger_than_the_bound_says() {
+        for block_size in [1, 16, 512] {
+            let mut payload = Payload::new(block_size);
+            for _ in 0..3 {
+                let (parent, blocks) = (Some(BlockHash(u64::MAX)), vec![BlockHash(u64::MAX)]);
+                payload.add(&BlockEvent::Stored { parent, blocks, token_ids: vec![u32::MAX; block_size as usize] });
+            }
+            let bytes = payload.finish(0.5).len();
+            assert!(bytes <= max_bytes(3, block_size), "{bytes} for {block_size}");
+        }
     }
 
     const EXPECTED: &str = "\

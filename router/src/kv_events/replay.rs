@@ -1,4 +1,5 @@
-//! Replays: a subscriber that missed messages asks for all messages from a number on.
+//! Replays: a subscriber that missed messages asks for all messages from a number on. If some of them are gone, it gets
+//! all blocks instead.
 //!
 //! ```text
 //! request   ""  first number (8 bytes, big-endian)
@@ -11,8 +12,9 @@ use std::sync::Arc;
 
 use zmtp::Incoming;
 
-use super::Feed;
+use super::log::Message;
 use super::peer::{Peer, PeerError};
+use super::{Feed, state};
 
 /// The number of bytes of messages that are added at a time.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -27,6 +29,8 @@ struct Replay {
     next: u64,
     /// The number at which the replay ends.
     end: u64,
+    /// True if the mark of the end was added.
+    is_complete: bool,
 }
 
 /// Answers the requests of a subscriber until the connection ends. Returns the reason of the end.
@@ -45,13 +49,15 @@ async fn run(peer: &mut Peer, feed: &Feed) -> Result<std::convert::Infallible, P
     loop {
         requests.extend(news.drain(..).filter_map(first_number));
         if replay.is_none() {
-            replay = requests.pop_front().map(|next| Replay { next, end: feed.log.next() });
+            replay = requests.pop_front().map(|next| Replay { next, end: feed.log.next(), is_complete: false });
         }
         if let Some(current) = &mut replay
             && peer.is_drained()
-            && continue_replay(current, peer, feed)
         {
-            replay = None;
+            continue_replay(current, peer, feed).await?;
+            if current.is_complete {
+                replay = None;
+            }
         }
         // A replay under way has added bytes to write.
         let is_idle = replay.is_none() && requests.is_empty();
@@ -71,19 +77,29 @@ fn first_number(news: Incoming) -> Option<u64> {
     Some(u64::from_be_bytes(bytes))
 }
 
-/// Adds the next messages of a replay. Returns true if the replay is complete.
-fn continue_replay(replay: &mut Replay, peer: &mut Peer, feed: &Feed) -> bool {
+/// Adds the next messages of a replay, or the mark of its end.
+///
+/// # Errors
+/// When some messages are gone, and there is no memory for one with all blocks.
+async fn continue_replay(replay: &mut Replay, peer: &mut Peer, feed: &Feed) -> Result<(), PeerError> {
+    let end = replay.end;
+    if replay.next >= end {
+        peer.add(&[b"", b"", &END, b""]);
+        replay.is_complete = true;
+        return Ok(());
+    }
     let messages = feed.log.read(replay.next, feed.buffer_steps, CHUNK_BYTES);
-    let messages = messages.iter().take_while(|message| message.sequence < replay.end);
-    let mut num_added = 0;
-    for message in messages {
+    let mut add = |message: &Message| {
         peer.add(&[b"", &feed.topic, &message.sequence.to_be_bytes(), &message.payload]);
         replay.next = message.sequence + 1;
-        num_added += 1;
+    };
+    match messages {
+        None => {
+            let (message, held) = state::message(feed).await?;
+            add(&message);
+            peer.hold(held);
+        }
+        Some(messages) => messages.iter().take_while(|message| message.sequence < end).for_each(add),
     }
-    let is_complete = num_added == 0;
-    if is_complete {
-        peer.add(&[b"", b"", &END, b""]);
-    }
-    is_complete
+    Ok(())
 }

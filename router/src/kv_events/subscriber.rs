@@ -1,12 +1,14 @@
-//! A subscriber: gets each message from its subscription on, except those that it was too slow for.
+//! A subscriber: gets all blocks when it subscribes, and then each message. If it was too slow for some, it gets all
+//! blocks again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokio::time::{Instant, timeout_at};
 use zmtp::Incoming;
 
-use super::Feed;
-use super::peer::{Peer, PeerError};
+use super::peer::{Peer, PeerError, SUBSCRIPTION_DEADLINE};
+use super::{Feed, state};
 
 /// The number of bytes of messages that are added at a time.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -33,6 +35,44 @@ impl Subscriptions {
     }
 }
 
+/// The next thing that a subscriber gets.
+#[derive(Debug, Clone, Copy)]
+enum Cursor {
+    /// All blocks.
+    Blocks,
+    /// The message with this number.
+    Message(u64),
+}
+
+impl Cursor {
+    /// Adds the next messages to the bytes to write, if there are any.
+    ///
+    /// # Errors
+    /// When there is no memory for a message with all blocks.
+    async fn send(&mut self, peer: &mut Peer, feed: &Feed) -> Result<(), PeerError> {
+        let messages = match *self {
+            Self::Blocks => None,
+            Self::Message(number) => feed.log.read(number, feed.hwm, CHUNK_BYTES),
+        };
+        let messages = match messages {
+            Some(messages) => messages,
+            None => {
+                let (message, held) = state::message(feed).await?;
+                if let Self::Message(number) = *self {
+                    feed.num_missed.increment((message.sequence + 1).saturating_sub(number));
+                }
+                peer.hold(held);
+                vec![message]
+            }
+        };
+        for message in messages {
+            peer.add(&[&feed.topic, &message.sequence.to_be_bytes(), &message.payload]);
+            *self = Self::Message(message.sequence + 1);
+        }
+        Ok(())
+    }
+}
+
 /// Sends messages to a subscriber until the connection ends. Returns the reason of the end.
 pub(super) async fn serve(mut peer: Peer, feed: Arc<Feed>) -> PeerError {
     match run(&mut peer, &feed).await {
@@ -44,24 +84,30 @@ pub(super) async fn serve(mut peer: Peer, feed: Arc<Feed>) -> PeerError {
 async fn run(peer: &mut Peer, feed: &Feed) -> Result<std::convert::Infallible, PeerError> {
     let mut subscriptions = Subscriptions::default();
     let mut next_rx = feed.log.watch();
-    // The number of the next message to send; `None` without a subscription.
-    let mut cursor: Option<u64> = None;
+    // `None` without a subscription.
+    let mut cursor: Option<Cursor> = None;
     let mut news = peer.shake_hands().await?;
+    // The time until which a peer without a subscription must have one.
+    let mut deadline = Instant::now() + SUBSCRIPTION_DEADLINE;
     loop {
+        let was_subscribed = subscriptions.match_topic();
         news.drain(..).for_each(|news| subscriptions.take(news, &feed.topic));
+        if subscriptions.match_topic() != was_subscribed {
+            peer.show_subscribed(!was_subscribed);
+            deadline = Instant::now() + SUBSCRIPTION_DEADLINE;
+        }
         cursor = match cursor {
             _ if !subscriptions.match_topic() => None,
-            None => Some(feed.log.next()),
-            Some(sequence) => Some(sequence),
+            // The first message says that no blocks were stored before it.
+            None if feed.log.next() == 0 => Some(Cursor::Message(0)),
+            None => Some(Cursor::Blocks),
+            Some(cursor) => Some(cursor),
         };
         next_rx.mark_unchanged();
         if let Some(cursor) = &mut cursor
             && peer.is_drained()
         {
-            for message in feed.log.read(*cursor, feed.hwm, CHUNK_BYTES) {
-                peer.add(&[&feed.topic, &message.sequence.to_be_bytes(), &message.payload]);
-                *cursor = message.sequence + 1;
-            }
+            cursor.send(peer, feed).await?;
         }
         let waits = cursor.is_some() && peer.is_drained();
         let wake = async {
@@ -70,7 +116,12 @@ async fn run(peer: &mut Peer, feed: &Feed) -> Result<std::convert::Infallible, P
                 std::future::pending::<()>().await;
             }
         };
-        news = peer.turn(true, wake).await?;
+        let must_subscribe = cursor.is_none() && peer.has_place();
+        let turn = peer.turn(true, wake);
+        news = match must_subscribe {
+            true => timeout_at(deadline, turn).await.unwrap_or(Err(PeerError::NotSubscribed))?,
+            false => turn.await?,
+        };
     }
 }
 

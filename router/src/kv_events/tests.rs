@@ -1,6 +1,6 @@
 //! Tests with sockets: subscribers, replays, and peers that misbehave.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use endpoint::Endpoint;
 use scheduler::{BlockEvent, BlockHash};
@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use super::*;
-use crate::testing::{FakeShard, TestServer, json, within};
+use crate::testing::{FakeShard, TestServer, json, request_limits, within};
 
 /// A peer that speaks the protocol.
 struct Client<S> {
@@ -113,11 +113,52 @@ fn config(rest: &str) -> KvEventsConfig {
 }
 
 fn open(config: &KvEventsConfig) -> KvEvents {
-    start(config, 16, Counter::noop()).unwrap()
+    start(config, (100, 1), (Counter::noop(), Gauge::noop())).unwrap()
+}
+
+/// Returns the event that the first block of a prompt was stored.
+fn stored(hash: u64) -> BlockEvent {
+    BlockEvent::Stored { parent: None, blocks: vec![BlockHash(hash)], token_ids: vec![7] }
+}
+
+fn removed(hash: u64) -> BlockEvent {
+    BlockEvent::Removed { blocks: vec![BlockHash(hash)] }
 }
 
 fn events(num_tokens: usize) -> Vec<BlockEvent> {
     vec![BlockEvent::Stored { parent: None, blocks: vec![BlockHash(1)], token_ids: vec![70_000; num_tokens] }]
+}
+
+/// A consumer: the blocks that it knows.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Index(BTreeSet<u64>);
+
+impl Index {
+    /// Applies the events of a message, which were made by [`stored`] and [`removed`].
+    fn take(&mut self, frames: &[Vec<u8>]) {
+        let payload = frames.last().unwrap();
+        let mut found: Vec<(usize, &str)> = Vec::new();
+        for name in ["AllBlocksCleared", "BlockStored", "BlockRemoved"] {
+            let is_at = |at: &usize| payload[*at..].starts_with(name.as_bytes());
+            found.extend((0..payload.len()).filter(is_at).map(|at| (at, name)));
+        }
+        found.sort_unstable();
+        for (at, name) in found {
+            match name {
+                "AllBlocksCleared" => self.0.clear(),
+                "BlockStored" => hashes(&payload[at..]).for_each(|hash| _ = self.0.insert(hash)),
+                _ => hashes(&payload[at..]).for_each(|hash| _ = self.0.remove(&hash)),
+            }
+        }
+    }
+}
+
+/// Returns the hashes of an event, all of which are below 128.
+fn hashes(event: &[u8]) -> impl Iterator<Item = u64> {
+    const NAME: &[u8] = b"block_hashes";
+    let at = (0..event.len()).find(|at| event[*at..].starts_with(NAME)).unwrap() + NAME.len();
+    let num = event[at] & 0xF;
+    event[at + 1..=at + usize::from(num)].iter().map(|hash| u64::from(*hash))
 }
 
 #[tokio::test]
@@ -125,20 +166,21 @@ async fn subscribers_get_what_is_published_after_they_subscribed() {
     let KvEvents { mut sink, source } = open(&config(r#", "topic": "kv@a""#));
     let mut first = Client::connect(&source.endpoint, "SUB").await;
     first.subscribe(b"kv@").await;
-    sink.publish(events(1));
+    sink.publish(&events(1));
     assert_eq!(first.number(b"kv@a").await, 0);
     let mut second = Client::connect(&source.endpoint, "XSUB").await;
-    second.subscribe(b"").await;
+    second.send(&[b"\x01"]).await;
+    assert_eq!(second.number(b"kv@a").await, 0, "all blocks come first");
     let mut other = Client::connect(&source.endpoint, "SUB").await;
     other.subscribe(b"kv@b").await;
-    (0..3).for_each(|_| sink.publish(events(1)));
+    (0..3).for_each(|_| sink.publish(&events(1)));
     assert_eq!(first.numbers(b"kv@a", 3).await, [1, 2, 3]);
     assert_eq!(second.numbers(b"kv@a", 3).await, [1, 2, 3]);
     first.send(&[b"\0kv@"]).await;
     for client in [&mut first, &mut other] {
         client.subscribe(b"kv@other").await;
     }
-    sink.publish(events(1));
+    sink.publish(&events(1));
     assert_eq!(second.number(b"kv@a").await, 4);
     for client in [&mut first, &mut other] {
         // Only the heartbeat is answered.
@@ -151,7 +193,7 @@ async fn missed_events_are_sent_again() {
     let KvEvents { mut sink, source } = open(&config(r#", "buffer_steps": 3"#));
     let mut subscriber = Client::connect(&source.endpoint, "SUB").await;
     subscriber.subscribe(b"").await;
-    (0..5).for_each(|_| sink.publish(events(1)));
+    (0..5).for_each(|_| sink.publish(&events(1)));
     assert_eq!(subscriber.numbers(b"", 5).await, [0, 1, 2, 3, 4]);
     let address = source.replay_endpoint.unwrap();
     let mut dealer = Client::connect(&address, "DEALER").await;
@@ -161,7 +203,8 @@ async fn missed_events_are_sent_again() {
     dealer.send(&[b"", &[0]]).await;
     dealer.send(&[b"", &u64::MAX.to_be_bytes()]).await;
     assert_eq!(dealer.numbers(b"", 3).await, [3, 4, -1]);
-    assert_eq!(dealer.numbers(b"", 4).await, [2, 3, 4, -1]);
+    // Number 0 is gone, so all blocks come, with the number of the last message.
+    assert_eq!(dealer.numbers(b"", 2).await, [4, -1]);
     let frames = dealer.message().await;
     assert_eq!(frames, [b"".to_vec(), b"".to_vec(), (-1_i64).to_be_bytes().to_vec(), b"".to_vec()]);
     let mut request = Client::connect(&address, "REQ").await;
@@ -179,7 +222,7 @@ async fn a_subscriber_that_does_not_read_holds_nobody_up() {
     // 200 messages of about 1.2 MB are more than the sockets and the log hold.
     let num_messages = 200;
     for number in 0..num_messages {
-        sink.publish(events(250_000));
+        sink.publish(&events(250_000));
         assert_eq!(fast.number(b"").await, number);
     }
     let mut numbers = vec![slow.number(b"").await];
@@ -188,6 +231,79 @@ async fn a_subscriber_that_does_not_read_holds_nobody_up() {
     }
     assert_eq!(numbers[0], 0);
     assert!(numbers.is_sorted() && numbers.len() < 150, "{numbers:?}");
+}
+
+/// Reads messages until the one with this number, and applies them.
+async fn follow(client: &mut Client<TcpStream>, index: &mut Index, last: u64) {
+    loop {
+        let frames = client.message().await;
+        index.take(&frames);
+        if frames[1] == last.to_be_bytes() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_that_joins_late_knows_all_blocks() {
+    let KvEvents { mut sink, source } = open(&config(r#", "hwm": 1, "buffer_steps": 1"#));
+    (1..=9).for_each(|hash| sink.publish(&[stored(hash)]));
+    sink.publish(&[removed(4), removed(5)]);
+    let mut late = Client::connect(&source.endpoint, "SUB").await;
+    late.send(&[b"\x01"]).await;
+    let mut index = Index(BTreeSet::from([77]));
+    follow(&mut late, &mut index, 9).await;
+    assert_eq!(index.0, BTreeSet::from([1, 2, 3, 6, 7, 8, 9]));
+    sink.publish(&[removed(9)]);
+    follow(&mut late, &mut index, 10).await;
+    assert_eq!(index.0, BTreeSet::from([1, 2, 3, 6, 7, 8]));
+}
+
+#[tokio::test]
+async fn a_subscriber_that_missed_messages_is_right_again() {
+    let metrics = crate::metrics::Metrics::new(&request_limits(), &crate::metrics::Served::example()).unwrap();
+    let config = config(r#", "hwm": 3, "buffer_steps": 3"#);
+    let KvEvents { mut sink, source } =
+        start(&config, (100, 1), (metrics.kv_events_dropped.clone(), metrics.kv_events_subscribers.clone())).unwrap();
+    let mut subscriber = Client::connect(&source.endpoint, "SUB").await;
+    subscriber.subscribe(b"").await;
+    // One thread runs this test, so the subscriber's task gets no turn between these.
+    (1..=50).for_each(|hash| sink.publish(&[stored(hash)]));
+    (1..=40).for_each(|hash| sink.publish(&[removed(hash)]));
+    let mut index = Index(BTreeSet::from([33]));
+    follow(&mut subscriber, &mut index, 89).await;
+    assert_eq!(index.0, (41..=50).collect());
+    assert!(metrics.render().contains("\nhilo_kv_events_dropped_total 90\n"));
+}
+
+#[tokio::test]
+async fn a_replay_of_messages_that_are_gone_brings_all_blocks() {
+    let KvEvents { mut sink, source } = open(&config(r#", "hwm": 2, "buffer_steps": 2"#));
+    (1..=9).for_each(|hash| sink.publish(&[stored(hash)]));
+    let mut dealer = Client::connect(&source.replay_endpoint.unwrap(), "DEALER").await;
+    for first in [0_u64, 6] {
+        dealer.send(&[b"", &first.to_be_bytes()]).await;
+        let mut index = Index::default();
+        index.take(&dealer.message().await);
+        assert_eq!(index.0, (1..=9).collect());
+        assert_eq!(dealer.number(b"").await, -1);
+    }
+    dealer.send(&[b"", &7_u64.to_be_bytes()]).await;
+    assert_eq!(dealer.numbers(b"", 3).await, [7, 8, -1]);
+}
+
+#[tokio::test]
+async fn the_first_message_clears_what_a_server_before_had() {
+    let KvEvents { mut sink, source } = open(&config(""));
+    let mut subscriber = Client::connect(&source.endpoint, "SUB").await;
+    subscriber.subscribe(b"").await;
+    sink.publish(&[stored(1)]);
+    sink.publish(&[stored(2)]);
+    let mut index = Index(BTreeSet::from([9]));
+    index.take(&subscriber.message().await);
+    assert_eq!(index.0, BTreeSet::from([1]));
+    index.take(&subscriber.message().await);
+    assert_eq!(index.0, BTreeSet::from([1, 2]));
 }
 
 #[tokio::test]
@@ -202,8 +318,13 @@ async fn the_server_connects_to_a_subscriber_that_listens() {
     for number in 0..2 {
         let (stream, _) = within("a connection of the server", listener.accept()).await.unwrap();
         let mut subscriber = Client::shake_hands(stream, "SUB").await;
-        subscriber.subscribe(b"").await;
-        sink.publish(events(1));
+        if number == 0 {
+            subscriber.subscribe(b"").await;
+        } else {
+            subscriber.send(&[b"\x01"]).await;
+            assert_eq!(subscriber.number(b"").await, number - 1, "all blocks come first");
+        }
+        sink.publish(&events(1));
         assert_eq!(subscriber.number(b"").await, number);
     }
 }
@@ -220,7 +341,7 @@ async fn a_path_works_too_and_its_file_is_removed() {
     let stream = UnixStream::connect(&path).await.unwrap();
     let mut subscriber = Client::shake_hands(stream, "SUB").await;
     subscriber.subscribe(b"").await;
-    sink.publish(events(1));
+    sink.publish(&events(1));
     assert_eq!(subscriber.number(b"").await, 0);
     assert!(probe(&config).unwrap_err().to_string().contains("is in use"));
 }
@@ -285,4 +406,36 @@ async fn prompts_are_published_unless_they_have_a_salt() {
     assert_eq!(types(&frames[2]), ["BlockStored"]);
     // Nothing follows: the salted prompt is private, and the second prompt was in the cache.
     subscriber.subscribe(b"").await;
+}
+
+#[tokio::test]
+async fn peers_that_subscribe_to_nothing_keep_no_gateway_out() {
+    let KvEvents { mut sink, source } = open(&config(r#", "topic": "kv@a""#));
+    let mut idle = Vec::new();
+    for number in 0..70 {
+        let mut peer = Client::connect(&source.endpoint, "SUB").await;
+        if number % 2 == 0 {
+            peer.subscribe(b"another topic").await;
+        }
+        idle.push(peer);
+    }
+    let mut gateway = Client::connect(&source.endpoint, "SUB").await;
+    gateway.subscribe(b"kv@").await;
+    sink.publish(&events(1));
+    assert_eq!(gateway.number(b"kv@a").await, 0);
+    assert_eq!(within("the end of the oldest", idle[0].stream.read(&mut [0])).await.unwrap_or(0), 0);
+}
+
+#[tokio::test]
+async fn peers_that_ask_for_nothing_keep_no_replay_out() {
+    let KvEvents { mut sink, source } = open(&config(""));
+    sink.publish(&events(1));
+    let address = source.replay_endpoint.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        idle.push(Client::connect(&address, "DEALER").await);
+    }
+    let mut dealer = Client::connect(&address, "DEALER").await;
+    dealer.send(&[b"", &0_u64.to_be_bytes()]).await;
+    assert_eq!(dealer.numbers(b"", 2).await, [0, -1]);
 }

@@ -1,18 +1,22 @@
 //! The life of a server: it serves until a signal or a failure, then ends in an orderly way.
 //!
 //! ```text
-//!  signal ─▶ /health 503, port closed ─▶ running requests end, or are ended after --shutdown-timeout ─▶ shards leave
-//!  shard fails ─▶ every request gets an error ─▶ port closed ─▶ error
+//!  signal ─▶ new requests get 503 ─▶ running requests end, or are told after --shutdown-timeout ─▶ shards leave ─▶
+//!  port closed
+//!  shard fails ─▶ every request gets an error, new ones get 503 ─▶ port closed ─▶ error
 //! ```
 //!
-//! A second signal ends the wait for running requests.
+//! A second signal ends the wait for running requests. Whoever waits for a sequence tells its client (`shutdown`), not
+//! the batcher, which may be in a long step. `docs/limits.md` has the sum of all waits.
 
+mod shutdown;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::metrics::Gauge;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};
@@ -21,15 +25,26 @@ use crate::RouterError;
 use crate::batcher::BatcherError;
 use crate::http_listener::HttpListener;
 use crate::metrics::Metrics;
+use crate::places::{Places, Rule};
 use crate::server::{self, Site};
 use crate::startup::Started;
-use crate::state::Health;
+pub(crate) use shutdown::{Ending, Shutdown, Stage, Visit};
 
 /// The maximum time for clients to read the last events after their generations were ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// The maximum time for the shards to finish their steps and to leave after the last request.
-const LEAVE: Duration = Duration::from_secs(6);
+/// The maximum time for the shards to finish their steps and to confirm that they leave, after the last request. A
+/// shard that takes longer leaves when the router has ended.
+const LEAVE: Duration = Duration::from_secs(1);
+
+/// The maximum time for connections to end after the port was closed.
+const CLOSE: Duration = Duration::from_millis(500);
+
+/// The maximum time for tasks and for the threads that they use to end, after everything else has ended.
+pub(crate) const TASKS_END: Duration = Duration::from_millis(500);
+
+/// The maximum time from the end of `--shutdown-timeout` to the end of the router.
+pub const STOP_MARGIN: Duration = FAREWELL.saturating_add(LEAVE).saturating_add(CLOSE).saturating_add(TASKS_END);
 
 /// The interval at which samples of histograms are moved into buckets.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -79,11 +94,9 @@ impl StopRequests {
 struct Tasks {
     http: JoinHandle<()>,
     batcher: JoinHandle<Result<(), BatcherError>>,
-    /// Sending `true` closes the port.
-    close_tx: watch::Sender<bool>,
+    shutdown: Shutdown,
     /// Sending `true` ends the running sequences, then the batcher.
     stop_tx: watch::Sender<bool>,
-    health: Health,
 }
 
 /// Serves until a signal or a failure. Returns when requests, the batcher and the shards have ended, or when the time
@@ -97,12 +110,16 @@ pub(crate) async fn serve(
     mut stops: StopRequests,
     shutdown_timeout: Duration,
 ) -> Result<(), RouterError> {
-    let Started { app, batcher, stop_tx, health, metrics, limits, memory } = started;
-    let (close_tx, close_rx) = watch::channel(false);
+    let Started { app, batcher, stop_tx, shutdown, metrics, limits, memory } = started;
     let upkeep = tokio::spawn(upkeep(metrics));
-    let site = Site { app, connections: memory.connections, request_timeout: limits.request.request_timeout };
-    let http = tokio::spawn(server::serve(listener, site, close_rx));
-    let mut tasks = Tasks { http, batcher: tokio::spawn(batcher.run()), close_tx, stop_tx, health };
+    let site = Site {
+        app,
+        places: Places::new(memory.connections, ("HTTP connections", Rule::All), Gauge::noop()),
+        request_timeout: limits.request.request_timeout,
+        shutdown: shutdown.clone(),
+    };
+    let http = tokio::spawn(server::serve(listener, site));
+    let mut tasks = Tasks { http, batcher: tokio::spawn(batcher.run()), shutdown, stop_tx };
     let result = tokio::select! {
         reason = stops.next() => {
             tracing::info!("{reason}: new requests are refused, and running requests may finish");
@@ -110,25 +127,26 @@ pub(crate) async fn serve(
         }
         result = &mut tasks.batcher => tasks.fail(result).await,
     };
+    tasks.close().await;
     upkeep.abort();
     result
 }
 
 impl Tasks {
-    /// Ends the server after a signal: first the running requests, then the shards.
+    /// Ends the requests and the shards after a signal: first the running requests, then the shards.
     async fn drain(&mut self, stops: &mut StopRequests, shutdown_timeout: Duration) -> Result<(), RouterError> {
-        self.close();
+        self.shutdown.advance(Stage::Draining);
         let is_drained = tokio::select! {
-            _ = &mut self.http => true,
+            () = self.shutdown.visits_ended() => true,
             () = tokio::time::sleep(shutdown_timeout) => false,
             _ = stops.next() => false,
             result = &mut self.batcher => return self.fail(result).await,
         };
-        self.stop_tx.send_replace(true);
         if !is_drained {
             tracing::warn!("the requests that still run are ended");
-            let _ = tokio::time::timeout(FAREWELL, &mut self.http).await;
+            self.say_farewell().await;
         }
+        self.stop_tx.send_replace(true);
         match tokio::time::timeout(LEAVE, &mut self.batcher).await {
             Ok(result) => into_result(result),
             Err(_) => {
@@ -138,16 +156,22 @@ impl Tasks {
         }
     }
 
-    /// Ends the server after the batcher has ended by itself.
+    /// Ends the requests after the batcher has ended by itself.
     async fn fail(&mut self, result: Result<Result<(), BatcherError>, JoinError>) -> Result<(), RouterError> {
-        self.close();
-        let _ = tokio::time::timeout(FAREWELL, &mut self.http).await;
+        self.say_farewell().await;
         into_result(result)
     }
 
-    fn close(&self) {
-        self.health.lose();
-        self.close_tx.send_replace(true);
+    /// Ends the requests that still run, and waits until their clients have read so.
+    async fn say_farewell(&self) {
+        self.shutdown.advance(Stage::Ending);
+        let _ = tokio::time::timeout(FAREWELL, self.shutdown.visits_ended()).await;
+    }
+
+    /// Closes the port.
+    async fn close(&mut self) {
+        self.shutdown.advance(Stage::Closed);
+        let _ = tokio::time::timeout(CLOSE, &mut self.http).await;
     }
 }
 

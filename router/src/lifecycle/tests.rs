@@ -15,6 +15,9 @@ use super::*;
 use crate::http_listener::HttpEndpoint;
 use crate::testing::{DEADLINE, FakeShard, args, start, until, until_async, within};
 
+/// A health check on a connection that stays open.
+const HEALTH: &str = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+
 /// The number of steps under way at a time.
 const STEP_WINDOW: usize = 2;
 
@@ -51,11 +54,26 @@ impl Served {
 
     /// Sends a request for `num_tokens` tokens.
     async fn post(&self, path: &str, num_tokens: u32) -> TcpStream {
-        let body = format!(r#"{{"inputs":"a","parameters":{{"max_new_tokens":{num_tokens}}}}}"#);
+        self.post_body(path, &format!(r#"{{"inputs":"a","parameters":{{"max_new_tokens":{num_tokens}}}}}"#)).await
+    }
+
+    async fn post_body(&self, path: &str, body: &str) -> TcpStream {
         let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        self.send(&format!("{head}{body}")).await
+    }
+
+    /// Sends `text` on a new connection.
+    async fn send(&self, text: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
         stream
+    }
+
+    /// Asks the server to stop, and waits until it drains.
+    async fn drain(&self) {
+        self.stops_tx.send("test").await.unwrap();
+        until_async("the drain", async || read_head(&mut self.send(HEALTH).await).await.starts_with("HTTP/1.1 503"))
+            .await;
     }
 
     async fn wait_for_metric(&self, line: &str) {
@@ -65,6 +83,15 @@ impl Served {
     async fn result(self) -> Result<(), RouterError> {
         within("the end of the server", self.result).await.unwrap()
     }
+}
+
+/// Reads the head of a response without a body.
+async fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(within("the head of a response", stream.read_u8()).await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
 }
 
 async fn read_all(stream: &mut TcpStream) -> String {
@@ -87,8 +114,7 @@ async fn running_requests_end_before_the_server_does() {
     let served = serve_with(shard, DEADLINE).await;
     let mut stream = served.post("/generate_stream", 5).await;
     served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 3").await;
-    served.stops_tx.send("test").await.unwrap();
-    until_async("the end of the listener", async || TcpStream::connect(served.address).await.is_err()).await;
+    served.drain().await;
     steps.add_permits(10);
     let text = read_all(&mut stream).await;
     assert!(text.contains("\"index\":5") && !text.contains("\"error\""), "{text}");
@@ -104,7 +130,8 @@ async fn a_second_wish_ends_them_at_once() {
     served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 3").await;
     served.stops_tx.send("test").await.unwrap();
     served.stops_tx.send("test").await.unwrap();
-    assert!(read_all(&mut stream).await.contains("the server is shutting down"));
+    let text = read_all(&mut stream).await;
+    assert_eq!(text.matches("the server is shutting down").count(), 1, "{text}");
     steps.add_permits(STEP_WINDOW);
     served.result().await.unwrap();
 }
@@ -117,8 +144,87 @@ async fn a_request_that_outlasts_the_shutdown_gets_an_error() {
     served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 2").await;
     served.stops_tx.send("test").await.unwrap();
     let text = read_all(&mut stream).await;
-    assert!(text.starts_with("HTTP/1.1 424") && text.contains("the server is shutting down"), "{text}");
+    assert!(text.starts_with("HTTP/1.1 503") && text.contains("the server is shutting down"), "{text}");
     steps.add_permits(STEP_WINDOW);
+    served.result().await.unwrap();
+}
+
+#[tokio::test]
+async fn requests_behind_a_step_that_does_not_end_are_told_in_their_dialects() {
+    let (shard, _steps) = shard_with_steps(0);
+    let served = serve_with(shard, Duration::ZERO).await;
+    let message = r#""messages":[{"role":"user","content":"a"}]"#;
+    let cases = [
+        ("/generate", r#"{"inputs":"a"}"#.to_owned(), 503, r#""error_type":"stopping""#),
+        ("/generate", r#"{"inputs":"a","parameters":{"best_of":2,"do_sample":true}}"#.to_owned(), 503, "stopping"),
+        ("/generate_stream", r#"{"inputs":"a"}"#.to_owned(), 200, r#""error_type":"stopping""#),
+        ("/v1/completions", r#"{"prompt":"a","n":2}"#.to_owned(), 503, r#""code":"stopping""#),
+        ("/v1/completions", r#"{"prompt":"a","n":2,"stream":true}"#.to_owned(), 200, "data: [DONE]"),
+        ("/v1/chat/completions", format!("{{{message}}}"), 503, r#""type":"server_error""#),
+        ("/v1/chat/completions", format!(r#"{{{message},"stream":true}}"#), 200, r#""code":"stopping""#),
+        ("/v1/responses", r#"{"input":"a","stream":true}"#.to_owned(), 200, "event: response.failed"),
+        ("/v1/messages", format!(r#"{{{message},"max_tokens":9}}"#), 503, "overloaded_error"),
+        ("/v1/messages", format!(r#"{{{message},"max_tokens":9,"stream":true}}"#), 200, "event: error"),
+    ];
+    let mut clients = Vec::new();
+    for (path, body, ..) in &cases {
+        clients.push(served.post_body(path, body).await);
+    }
+    // One for each choice.
+    served.wait_for_metric("tgi_request_max_new_tokens_count 12").await;
+    served.stops_tx.send("test").await.unwrap();
+    for ((path, body, status, part), client) in cases.iter().zip(&mut clients) {
+        let text = read_all(client).await;
+        let is_right = text.starts_with(&format!("HTTP/1.1 {status}")) && text.contains(part);
+        assert!(is_right && text.contains("the server is shutting down"), "{path} {body}: {text}");
+    }
+    // The second choice of a request ends with the first one.
+    served.wait_for_metric("tgi_request_failure{err=\"generation\"} 10").await;
+    served.result().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_whose_body_is_incomplete_is_told_too() {
+    let served = serve_with(FakeShard::default(), Duration::ZERO).await;
+    let mut stream = served.send("POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 20\r\n\r\n{").await;
+    // The server has read the request before it answers a later one.
+    let mut other = served.post("/generate", 1).await;
+    assert!(read_head(&mut other).await.starts_with("HTTP/1.1 200"));
+    served.stops_tx.send("test").await.unwrap();
+    let text = read_all(&mut stream).await;
+    assert!(text.starts_with("HTTP/1.1 503") && text.contains("the server is shutting down"), "{text}");
+    served.result().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_draining_server_refuses_new_requests_and_closes_idle_connections() {
+    let (shard, steps) = shard_with_steps(2);
+    let served = serve_with(shard, DEADLINE).await;
+    let mut idle = served.send(HEALTH).await;
+    assert!(read_head(&mut idle).await.starts_with("HTTP/1.1 200"));
+    let mut silent = TcpStream::connect(served.address).await.unwrap();
+    let mut running = served.post("/generate_stream", 5).await;
+    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 3").await;
+    served.drain().await;
+    assert_eq!(within("the end of the idle connection", idle.read(&mut [0])).await.unwrap(), 0);
+    silent.write_all(HEALTH.as_bytes()).await.unwrap();
+    let early = read_all(&mut silent).await;
+    assert!(early.starts_with("HTTP/1.1 503") && early.contains("\r\nconnection: close\r\n"), "{early}");
+    for path in ["/health", "/ready", "/", "/info", "/v1/models", "/nowhere"] {
+        let text = read_all(&mut served.send(&format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await).await;
+        assert!(text.starts_with("HTTP/1.1 503") && text.contains("\r\nconnection: close\r\n"), "{path}: {text}");
+    }
+    for path in ["/generate", "/generate_stream", "/v1/chat/completions", "/v1/messages", "/tokenize"] {
+        let text = read_all(&mut served.post(path, 1).await).await;
+        let has = |line: &str| text.contains(&format!("\r\n{line}\r\n"));
+        assert!(text.starts_with("HTTP/1.1 503"), "{path}: {text}");
+        assert!(has("connection: close") && has("retry-after: 1") && text.contains("shutting down"), "{path}: {text}");
+    }
+    let metrics = read_all(&mut served.send("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await).await;
+    assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains("connection: close"), "{metrics}");
+    steps.add_permits(10);
+    let text = read_all(&mut running).await;
+    assert!(text.contains("\"index\":5") && !text.contains("\"error\""), "{text}");
     served.result().await.unwrap();
 }
 

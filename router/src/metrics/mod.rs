@@ -5,14 +5,19 @@
 //! gateways and autoscalers read. There is no global recorder: code that counts has a handle. No label contains data
 //! from a request.
 
+mod page;
 mod table;
 mod vllm;
+
+use std::sync::Arc;
 
 use metrics::{Counter, Gauge, Histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use scheduler::{Phase, Usage};
 
 use crate::config::RequestLimits;
+use page::LatestPage;
+pub(crate) use page::Page;
 use table::Table;
 pub(crate) use vllm::Served;
 use vllm::VllmMetrics;
@@ -55,9 +60,11 @@ pub(crate) struct Metrics {
     slots_used: Gauge,
     pub(crate) row_failures: Counter,
     pub(crate) kv_events_dropped: Counter,
+    pub(crate) kv_events_subscribers: Gauge,
     pub(crate) programs_compiled: ProgramCounters,
     pub(crate) vllm: VllmMetrics,
     exporter: PrometheusHandle,
+    latest_page: LatestPage,
 }
 
 /// A counter of failed requests for each reason.
@@ -150,12 +157,14 @@ impl Metrics {
                 .counter("hilo_row_failures_total", "Sequences that failed while the others of their batch continued"),
             kv_events_dropped: t.counter(
                 "hilo_kv_events_dropped_total",
-                "Steps whose changes of the KV cache were not published, because the publisher's queue was full",
+                "Messages with changes of the KV cache that a subscriber was too slow for; it got all blocks again instead",
             ),
+            kv_events_subscribers: t.gauge("hilo_kv_events_subscribers", "Peers that have subscribed to KV events"),
             programs_compiled: t.programs_compiled(),
             slots_used: t.gauge("hilo_slots_used", "Batch slots that running sequences use"),
             vllm: VllmMetrics::new(&recorder, served),
             exporter: recorder.handle(),
+            latest_page: LatestPage::default(),
         })
     }
 
@@ -179,7 +188,12 @@ impl Metrics {
         self.slots_used.set(usage.num_running);
     }
 
-    /// Returns all values in Prometheus' text format.
+    /// Returns the page of all metrics, for clients. Its values are not older than this call.
+    pub(crate) async fn page(&self) -> Arc<Page> {
+        self.latest_page.next(|| self.render()).await
+    }
+
+    /// Returns all values in Prometheus' text format, which takes time.
     pub(crate) fn render(&self) -> String {
         self.exporter.render()
     }
@@ -204,9 +218,9 @@ fn recorder(limits: &RequestLimits) -> Result<PrometheusRecorder, BuildError> {
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("duration".to_owned()), &durations)?
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &durations)?
-        .set_buckets_for_metric(full(vllm::PROMPT_TOKENS), &linear(limits.max_input_tokens))?
-        .set_buckets_for_metric(full(vllm::PARAMS_MAX_TOKENS), &linear(limits.max_total_tokens))?
-        .set_buckets_for_metric(full(vllm::GENERATION_TOKENS), &linear(limits.max_total_tokens))?
+        .set_buckets_for_metric(full(vllm::PROMPT_TOKENS), &by_decades(limits.max_input_tokens))?
+        .set_buckets_for_metric(full(vllm::PARAMS_MAX_TOKENS), &by_decades(limits.max_total_tokens))?
+        .set_buckets_for_metric(full(vllm::GENERATION_TOKENS), &by_decades(limits.max_total_tokens))?
         .set_buckets_for_metric(full(vllm::ITERATION_TOKENS), &step_tokens)?
         .set_buckets_for_metric(full(DEVICE_IDLE_DURATION), &idle_durations)?
         .set_buckets_for_metric(full("tgi_request_input_length"), &linear(limits.max_input_tokens))?
@@ -215,6 +229,13 @@ fn recorder(limits: &RequestLimits) -> Result<PrometheusRecorder, BuildError> {
         .set_buckets_for_metric(full("tgi_batch_next_size"), &rows)?
         .build_recorder();
     Ok(recorder)
+}
+
+/// Returns 1, 2, 5, 10, 20, 50 and so on, up to `limit`: vLLM's buckets for numbers of tokens.
+fn by_decades(limit: u32) -> Vec<f64> {
+    let decades = std::iter::successors(Some(1.0), |decade| Some(decade * 10.0));
+    let bounds = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|factor| factor * decade));
+    bounds.take_while(|bound| *bound <= f64::from(limit.max(1))).collect()
 }
 
 #[cfg(test)]
@@ -230,6 +251,12 @@ mod tests {
         let mut names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
         names.sort_unstable();
         insta::assert_snapshot!(names.join("\n"));
+    }
+
+    #[test]
+    fn lengths_have_vllms_buckets_under_vllms_names() {
+        assert_eq!(by_decades(1024), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]);
+        assert_eq!((by_decades(0), by_decades(5)), (vec![1.0], vec![1.0, 2.0, 5.0]));
     }
 
     #[test]

@@ -33,14 +33,15 @@ pub(super) async fn answer(
     let Asked { permit, request, is_stream, form, num_characters } = ask(state, context, body).await?;
     if is_stream {
         let num_choices = request.num_choices as usize;
-        let chunks = ChatChunks::new(Identity::new(CHUNK_KIND, state.model_id()), form, num_choices);
+        let identity = Identity::new(CHUNK_KIND, state.model_id(), state.system_fingerprint());
+        let chunks = ChatChunks::new(identity, form, num_choices);
         let generations = state.generator().stream_all(permit, vec![request]).await?;
         let headers = stream_headers(state.compute_type(), num_characters);
         return Ok((headers, event_stream(OpenAiEvents::new(generations, chunks))).into_response());
     }
     let outcomes = state.generator().complete_all(permit, vec![request]).await?;
     let headers = generation_headers(state.compute_type(), &outcomes, num_characters);
-    let identity = Identity::new(KIND, state.model_id());
+    let identity = Identity::new(KIND, state.model_id(), state.system_fingerprint());
     Ok((headers, Json(ChatCompletion::new(identity, form, outcomes))).into_response())
 }
 

@@ -31,7 +31,7 @@ pub(super) async fn answer(
     let plan = request.into_plan(sampling.or_defaults(state.sampling_defaults()), (&context, max_prompts))?;
     let num_choices = plan.requests.len() * plan.form.num_per_prompt;
     let permit = state.generator().admit(context.tenant, num_choices as u32, &context.request_id)?;
-    let identity = Identity::new(KIND, state.model_id());
+    let identity = Identity::new(KIND, state.model_id(), state.system_fingerprint());
     let num_characters: usize = plan.requests.iter().map(|request| request.prompt.num_characters()).sum();
     let num_characters = num_characters * plan.form.num_per_prompt;
     if plan.is_stream {

@@ -5,6 +5,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use build_id::Build;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -31,13 +32,36 @@ pub(super) struct Info {
     max_client_batch_size: u32,
     router: &'static str,
     version: &'static str,
-    sha: Option<String>,
+    /// The commit of the executable, with `-dirty` appended if files had been changed since.
+    sha: Option<&'static str>,
     docker_label: Option<String>,
+    build: Option<BuildFacts>,
+    /// The value of this field in the responses of OpenAI's API.
+    system_fingerprint: String,
+}
+
+/// The executable and how it was compiled.
+#[derive(Debug, Serialize, ToSchema)]
+struct BuildFacts {
+    /// The build id that the linker wrote into the executable, or `sha256-` and the hash of its contents.
+    id: String,
+    target: &'static str,
+    profile: &'static str,
+    /// The features of the processor that the compiler used everywhere. Kernels use more where the processor has them.
+    features: Vec<&'static str>,
+}
+
+impl From<&Build> for BuildFacts {
+    fn from(Build { id, target, profile, features, version: _, commit: _ }: &Build) -> Self {
+        let features = features.split(',').filter(|name| !name.is_empty()).collect();
+        Self { id: id.to_string(), target, profile, features }
+    }
 }
 
 /// The handler of the route.
 pub(super) async fn info(State(state): State<AppState>) -> Json<Info> {
     let info = state.info();
+    let build = info.config.build.as_ref();
     let (args, limits) = (&info.config.limits, &info.limits);
     Json(Info {
         model_id: info.config.model_id.clone(),
@@ -58,7 +82,9 @@ pub(super) async fn info(State(state): State<AppState>) -> Json<Info> {
         max_client_batch_size: args.max_client_batch_size,
         router: "text-generation-router",
         version: env!("CARGO_PKG_VERSION"),
-        sha: None,
+        sha: build.and_then(|build| build.commit),
         docker_label: None,
+        build: build.map(BuildFacts::from),
+        system_fingerprint: state.system_fingerprint().to_owned(),
     })
 }

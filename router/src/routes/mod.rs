@@ -2,8 +2,9 @@
 //! response), and its test; add its `mod` line here, and a row to [`table`], which mounts and documents the route. A
 //! type that a second route needs goes to `api/`.
 //!
-//! Three files apply to all routes: `access` asks for a key, if the server has keys; `whole_answers` counts the memory
-//! of a large response until the client has read it; `fallback` responds to requests that match no route.
+//! Four files apply to all routes: `access` asks for a key, if the server has keys; `whole_answers` counts the memory
+//! of a large response until the client has read it; `stopping` refuses requests while the server stops; `fallback`
+//! responds to requests that match no route.
 
 mod access;
 mod chat_completions;
@@ -29,6 +30,7 @@ mod playground;
 mod render;
 mod responses;
 mod route;
+mod stopping;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -48,7 +50,7 @@ use crate::error::ApiError;
 use crate::state::AppState;
 
 /// Returns all routes, with the layers that apply to each: a request id, cross-origin rules, status 500 after a panic,
-/// the check of the API key, and the memory of responses.
+/// the end of the server, the check of the API key, and the memory of responses.
 pub(crate) fn router(state: AppState) -> Router {
     let cors = cors(&state.info().config.cors_allow_origin);
     let routes = table::routes().into_iter();
@@ -58,6 +60,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .method_not_allowed_fallback(fallback::method_not_allowed)
         .layer(from_fn_with_state(state.clone(), whole_answers::count))
         .layer(from_fn_with_state(state.clone(), access::check_key))
+        .layer(from_fn_with_state(state.clone(), stopping::tell))
         .with_state(state)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(cors)

@@ -2,6 +2,7 @@
 //! its names, for clients of OpenAI's and of Anthropic's API.
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
@@ -18,10 +19,12 @@ pub(super) async fn models(State(state): State<AppState>) -> Json<Models> {
 /// The handler for one model. The id is the rest of the path, because model ids may contain slashes.
 pub(super) async fn model(
     State(state): State<AppState>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Json<Model>, Response> {
+    // A path that is not UTF-8 names no model.
+    let id = id.map_or_else(|_| uri.path().to_owned(), |Path(id)| id);
     if state.served_names().contains(&id) {
         return Ok(Json(served(&state, &id)));
     }
@@ -48,6 +51,9 @@ mod tests {
         assert_eq!(json(&server.get("/v1/models/c").await.text)["id"], "c");
         let other = server.get("/v1/models/demo").await;
         assert_eq!(other.status, 404);
+        let no_text = server.get("/v1/models/%ff%fe").await;
+        assert_eq!(no_text.status, 404);
+        assert!(json(&no_text.text)["error"]["message"].as_str().unwrap().contains("%ff%fe"), "{}", no_text.text);
         assert!(other.text.contains("a/b, c"), "{}", other.text);
         let completion =
             server.post_ok("/v1/completions", &json!({"prompt": "a", "model": "c", "max_tokens": 2})).await;

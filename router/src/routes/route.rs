@@ -30,7 +30,7 @@ pub(super) const X_API_KEY: &str = "x-api-key";
 pub(super) type Refusal = (u16, &'static str);
 
 /// The errors of every route that reads a body.
-const READING: [Refusal; 7] = [
+const READING: [Refusal; 8] = [
     (
         400,
         "The body is not valid JSON or is incomplete; the chat template is missing or rejects the conversation; or, below `/v1`, prompt and max new tokens exceed the context",
@@ -44,10 +44,11 @@ const READING: [Refusal; 7] = [
         "Too many requests, too many waiting tokens, or not enough memory; the header `Retry-After` says when to retry",
     ),
     (500, "Internal error: a bug in this server"),
+    (503, "The server is shutting down; send the request again, to another server"),
 ];
 /// The errors of every route that generates.
 const GENERATING: [Refusal; 2] = [
-    (424, "The generation failed, for example because a device failed or the server stops; retry on another server"),
+    (424, "The generation failed, for example because a device failed; retry on another server"),
     (504, "The request took longer than `--request-timeout`"),
 ];
 const NO_KEY: Refusal = (401, "The server requires an API key, and the request has none that is valid");
@@ -214,6 +215,15 @@ impl Route {
     pub(super) fn has_parameter(mut self, name: &str, description: &str) -> Self {
         let schema = ObjectBuilder::new().schema_type(Type::String);
         let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
+        let parameter = parameter.description(Some(description)).schema(Some(schema)).build();
+        self.operation = self.operation.parameter(parameter);
+        self
+    }
+
+    /// Adds a parameter of the query that may be absent and may occur several times.
+    pub(super) fn has_list_in_query(mut self, name: &str, description: &str) -> Self {
+        let schema = ArrayBuilder::new().items(ObjectBuilder::new().schema_type(Type::String));
+        let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).required(Required::False);
         let parameter = parameter.description(Some(description)).schema(Some(schema)).build();
         self.operation = self.operation.parameter(parameter);
         self

@@ -192,12 +192,14 @@ fn server() -> Vec<Route> {
     vec![
         check("/health", health::health),
         check("/ping", health::health),
-        check("/ready", health::health),
-        check("/readyz", health::health),
+        check("/ready", health::ready),
+        check("/readyz", health::ready),
         check("/", home::home),
         Route::get(Server, "/info", info::info, "The model, the version and the limits of this server")
             .answers::<Info>(),
-        Route::get(Server, "/metrics", metrics::metrics, "The metrics, in Prometheus' text format").answers_text(TEXT),
+        Route::get(Server, "/metrics", metrics::metrics, "The metrics, in Prometheus' text format")
+            .has_list_in_query(metrics::NAME, "The name of a metric to return; without names, all are returned")
+            .answers_text(TEXT),
         Route::get(
             Server,
             "/kv_event_sources",

@@ -9,12 +9,14 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use endpoint::Endpoint;
-use proto::{HEADER_BYTES, Reply, frame, reply};
+use futures_util::FutureExt as _;
+use liveness::{AwakeTime, DOUBT, SILENCE_DEADLINE, TICK};
+use proto::{Beat, HEADER_BYTES, Reply, frame, reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::ShardClientError;
 use super::error::unexpected;
+use super::{ShardClientError, deadline};
 use crate::socket::Socket;
 
 /// The pause before the next attempt to connect to an address at which no shard listens yet.
@@ -37,8 +39,12 @@ pub(super) struct Connection {
     failure: Option<ShardClientError>,
     /// True if the shard has reported an error. The shard then closes the connection, which is not another failure.
     has_complained: bool,
-    /// The time of the last sign of life from the shard: the connection, or a progress message.
-    heard_at: Instant,
+    /// The time since the last message of the shard.
+    silence: AwakeTime,
+    /// The time since the shard's last progress with a command, or since the command became the oldest.
+    standstill: AwakeTime,
+    /// The progress of the last beat.
+    progress: u64,
 }
 
 impl Connection {
@@ -61,7 +67,9 @@ impl Connection {
                         last_answered: 0,
                         failure: None,
                         has_complained: false,
-                        heard_at: Instant::now(),
+                        silence: AwakeTime::start(now()),
+                        standstill: AwakeTime::start(now()),
+                        progress: 0,
                     });
                 }
                 Err(source) if Instant::now() >= give_up_at => {
@@ -73,42 +81,110 @@ impl Connection {
         }
     }
 
-    /// Sends the frame of a command. `sequence_number` counts commands from 1.
+    /// Sends the frame of a command. `sequence_number` counts commands from 1. A shard in a long step takes nothing, so
+    /// its messages are received meanwhile, and `deadline` counts as in [`wait_for_answer`](Self::wait_for_answer). The
+    /// future must not be dropped before it completes.
     ///
     /// # Errors
-    /// When the socket fails or is closed.
-    pub(super) async fn send(&mut self, sequence_number: u64, frame: &[u8]) -> Result<(), ShardClientError> {
+    /// As for [`wait_for_answer`](Self::wait_for_answer), and when the socket fails or is closed.
+    pub(super) async fn send(
+        &mut self,
+        sequence_number: u64,
+        frame: &[u8],
+        deadline: Duration,
+    ) -> Result<(), ShardClientError> {
         self.last_sent = sequence_number;
-        match self.stream.write_all(frame).await {
-            Ok(()) => Ok(()),
-            // The shard may have sent the reason before it closed the connection.
-            Err(error) if is_closed(&error) => Err(self.broken().await),
-            Err(source) => Err(ShardClientError::Io { shard: self.shard, source }),
-        }
-    }
-
-    /// Waits until there is a reply to take. `deadline` counts from `since`, or from the last sign of life if that is
-    /// later. This wait is safe to abandon and to begin again.
-    ///
-    /// # Errors
-    /// When no reply arrives in time, or the shard replies with an error. [`ShardClientError::Timeout`] does not name
-    /// the shard here; the group fills in the name.
-    pub(super) async fn wait_for_answer(&mut self, since: Instant, deadline: Duration) -> Result<(), ShardClientError> {
-        while self.replies.is_empty() {
-            let give_up_at = since.max(self.heard_at) + deadline;
-            let received = timeout_at(give_up_at, self.receive()).await;
-            received.map_err(|_| ShardClientError::timeout("", deadline))??;
+        let mut unsent = frame;
+        while !unsent.is_empty() {
+            match timeout(TICK, self.stream.write(unsent)).await {
+                Ok(Ok(0)) => return Err(ShardClientError::Closed { shard: self.shard }),
+                Ok(Ok(num_bytes)) => unsent = &unsent[num_bytes..],
+                // The shard may have sent the reason before it closed the connection.
+                Ok(Err(error)) if is_closed(&error) => {
+                    let closed = ShardClientError::Closed { shard: self.shard };
+                    return Err(timeout(deadline::CAUSE, self.broken()).await.unwrap_or(closed));
+                }
+                Ok(Err(source)) => return Err(ShardClientError::Io { shard: self.shard, source }),
+                Err(_) => {
+                    while let Some(received) = self.receive().now_or_never() {
+                        received?;
+                    }
+                    self.look_at_clocks()?;
+                    if self.standstill.elapsed() >= deadline {
+                        return Err(ShardClientError::timeout("", deadline));
+                    }
+                }
+            }
         }
         Ok(())
     }
 
-    /// Receives replies until the shard fails. If no command is under way, any reply is a failure. Safe to abandon.
+    /// Begins the wait for the reply to a command, which has become the oldest one.
+    pub(super) fn begin_wait(&mut self) {
+        self.standstill.restart(now());
+    }
+
+    /// Waits until there is a reply to take. `deadline` counts from [`begin_wait`](Self::begin_wait), or from the last
+    /// progress if that is later. This wait is safe to abandon and to begin again.
+    ///
+    /// # Errors
+    /// When the shard makes no progress for `deadline` or is silent, or it replies with an error.
+    /// [`ShardClientError::Timeout`] does not name the shard here; the group fills in the name.
+    pub(super) async fn wait_for_answer(&mut self, deadline: Duration) -> Result<(), ShardClientError> {
+        while self.replies.is_empty() {
+            if self.standstill.elapsed() >= deadline {
+                return Err(ShardClientError::timeout("", deadline));
+            }
+            self.receive_or_tick().await?;
+        }
+        Ok(())
+    }
+
+    /// Receives replies until the shard fails or is silent. If no command is under way, any reply is a failure. Safe to
+    /// abandon.
     ///
     /// # Errors
     /// Always: the failure of the shard.
     pub(super) async fn watch(&mut self) -> Result<Infallible, ShardClientError> {
         loop {
-            self.receive().await?;
+            self.receive_or_tick().await?;
+        }
+    }
+
+    /// True if the shard gave no sign of life for so long that it counts as hanging.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silence.elapsed() >= SILENCE_DEADLINE
+    }
+
+    /// True if beats of the shard are missing.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.silence.elapsed() >= DOUBT
+    }
+
+    /// Receives one message, for at most a tick. Safe to abandon.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive), and when the shard is silent.
+    async fn receive_or_tick(&mut self) -> Result<(), ShardClientError> {
+        // The clocks are read here too, because a wait may always be abandoned before its tick, and only after what
+        // came while this process did not run is read.
+        if let Some(received) = self.receive().now_or_never() {
+            return received;
+        }
+        self.look_at_clocks()?;
+        timeout(TICK, self.receive()).await.unwrap_or(Ok(()))
+    }
+
+    /// Notes the time in which nothing came.
+    ///
+    /// # Errors
+    /// When the shard is silent.
+    fn look_at_clocks(&mut self) -> Result<(), ShardClientError> {
+        self.standstill.look(now());
+        self.silence.look(now());
+        match self.is_silent() {
+            true => Err(ShardClientError::Silent { shards: self.shard.to_string(), after: SILENCE_DEADLINE }),
+            false => Ok(()),
         }
     }
 
@@ -136,17 +212,24 @@ impl Connection {
             return Err(failure);
         }
         let Reply { sequence_number: got, kind } = self.read_frame().await?;
+        self.silence.restart(now());
         let (shard, expected) = (self.shard, self.last_answered + 1);
         match kind {
             Some(reply::Kind::Error(error)) => {
                 self.has_complained = true;
                 Err(ShardClientError::Shard { shard, error })
             }
+            Some(reply::Kind::Beat(Beat { progress })) => {
+                if std::mem::replace(&mut self.progress, progress) != progress {
+                    self.standstill.restart(now());
+                }
+                Ok(())
+            }
             _ if got != expected => Err(ShardClientError::SequenceNumber { shard, expected, got }),
             Some(kind) if expected > self.last_sent => Err(unexpected(shard, "nothing", &kind)),
             // Progress is only a sign of life here, because the shard logs it itself.
             Some(reply::Kind::Progress(_)) => {
-                self.heard_at = Instant::now();
+                self.standstill.restart(now());
                 Ok(())
             }
             Some(kind) => {
@@ -206,6 +289,10 @@ impl Connection {
         self.buffer.drain(..HEADER_BYTES + len);
         Ok(Some(reply))
     }
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
 }
 
 /// True if the error means that the shard has closed the connection. Linux reports such errors if the shard left

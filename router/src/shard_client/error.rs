@@ -12,8 +12,10 @@ use proto::{FrameError, ShardError, exit_status, reply};
 pub enum ShardClientError {
     #[error("no connection to shard {shard} at {endpoint} within {} s", .after.as_secs())]
     Connect { shard: u32, endpoint: Endpoint, after: Duration, source: std::io::Error },
-    #[error("shard {shards} did not answer {command} within {:.1} s", .after.as_secs_f64())]
+    #[error("shard {shards} made no progress with {command} for {:.1} s", .after.as_secs_f64())]
     Timeout { shards: String, command: &'static str, after: Duration },
+    #[error("shard {shards} gave no sign of life for {} s", .after.as_secs())]
+    Silent { shards: String, after: Duration },
     #[error("shard {shard} closed the connection")]
     Closed { shard: u32 },
     #[error("messages cannot be exchanged with shard {shard}")]
@@ -63,7 +65,7 @@ impl ShardClientError {
     /// Returns how likely the error is to be the cause of the failure, rather than a symptom.
     pub(super) fn certainty(&self) -> Certainty {
         match self {
-            Self::Timeout { .. } => Certainty::Silence,
+            Self::Timeout { .. } | Self::Silent { .. } => Certainty::Silence,
             Self::Shard { error, .. } if error.kind() == Kind::Aborted => Certainty::Hearsay,
             Self::Shard { error, .. } if error.kind() == Kind::Peer => Certainty::Complaint,
             Self::Shard { .. }
@@ -116,6 +118,7 @@ pub(super) fn unexpected(shard: u32, command: &'static str, got: &reply::Kind) -
         reply::Kind::Warmup(_) => "the result of a warm-up",
         reply::Kind::Step(_) => "the tokens of a step",
         reply::Kind::StepDone(_) => "the end of a step",
+        reply::Kind::Beat(_) => "a beat",
         reply::Kind::Done(_) => "done",
         reply::Kind::Error(_) => "an error",
     };

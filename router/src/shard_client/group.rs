@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use liveness::TICK;
 use proto::{Command, StepDone, StepReply, command, frame, reply};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -35,8 +37,8 @@ pub(crate) struct ShardGroup {
     pending: VecDeque<Pending>,
     /// The sequence number of the last command, which is the same for all shards.
     last_sent: u64,
-    /// The time at which the oldest pending command became the oldest.
-    waits_since: Instant,
+    /// True while every shard beats.
+    are_beating: watch::Sender<bool>,
     /// The most informative error so far, which may not be the cause, and the time until which to look for the cause.
     symptom: Option<(ShardClientError, Instant)>,
     pub(super) deadlines: StepDeadlines,
@@ -53,7 +55,6 @@ struct Pending {
 /// The parameters of a wait for replies.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
-    since: Instant,
     deadline: Duration,
     /// True if the shards end after their replies, so that the end of a connection is not an error.
     is_last: bool,
@@ -65,7 +66,7 @@ impl ShardGroup {
             connections,
             pending: VecDeque::new(),
             last_sent: 0,
-            waits_since: Instant::now(),
+            are_beating: watch::Sender::new(true),
             symptom: None,
             deadlines: StepDeadlines::default(),
             device_assignment: Vec::new(),
@@ -120,10 +121,28 @@ impl ShardGroup {
                 return error;
             }
         }
-        match try_join_all(self.connections.iter_mut().map(Connection::watch)).await {
-            Err(error) => error,
-            Ok(_) => ShardClientError::Closed { shard: 0 },
+        if self.symptom.is_some() {
+            return self.known_cause().await;
         }
+        loop {
+            self.note_beats();
+            let watches = try_join_all(self.connections.iter_mut().map(Connection::watch));
+            match tokio::time::timeout(TICK, watches).await {
+                Ok(Err(error)) => return self.cause(error).await,
+                Ok(Ok(_)) => return ShardClientError::Closed { shard: 0 },
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Returns a receiver of true while every shard beats.
+    pub(crate) fn beating(&self) -> watch::Receiver<bool> {
+        self.are_beating.subscribe()
+    }
+
+    fn note_beats(&self) {
+        let are_beating = !self.connections.iter().any(Connection::is_doubtful);
+        self.are_beating.send_if_modified(|known| std::mem::replace(known, are_beating) != are_beating);
     }
 
     /// Tells every shard to end, and waits for the confirmations.
@@ -157,19 +176,21 @@ impl ShardGroup {
         deadline: Duration,
     ) -> Result<(), ShardClientError> {
         if self.pending.is_empty() {
-            self.waits_since = Instant::now();
+            self.begin_wait();
         }
-        self.pending.push_back(Pending { name, deadline });
+        let own = Pending { name, deadline };
+        self.pending.push_back(own);
+        // A command finds no room only behind the oldest one, whose deadline counts then.
+        let Pending { name, deadline } = self.pending.front().copied().unwrap_or(own);
         self.last_sent += 1;
         let sequence_number = self.last_sent;
         let mut frame = Vec::with_capacity(FRAME_BYTES);
         frame::encode(&Command { sequence_number, kind: Some(kind) }, &mut frame)
             .map_err(|source| ShardClientError::Frame { shard: 0, source })?;
-        let sends = self.connections.iter_mut().map(|connection| connection.send(sequence_number, &frame));
-        match tokio::time::timeout(deadline, try_join_all(sends)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(self.cause(error).await),
-            Err(_) => Err(self.cause(ShardClientError::timeout(name, deadline)).await),
+        let sends = self.connections.iter_mut().map(|connection| connection.send(sequence_number, &frame, deadline));
+        match try_join_all(sends).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.cause_of(error, name).await),
         }
     }
 
@@ -180,21 +201,36 @@ impl ShardGroup {
             return Err(self.known_cause().await);
         }
         let Some(&Pending { name, deadline }) = self.pending.front() else { std::future::pending().await };
-        let wait = Wait { since: self.waits_since, deadline, is_last: name == LEAVE };
-        match all_answer(&mut self.connections, wait).await {
-            Ok(()) => {}
-            Err(ShardClientError::Timeout { after, .. }) => {
-                return Err(self.cause(ShardClientError::timeout(name, after)).await);
+        let wait = Wait { deadline, is_last: name == LEAVE };
+        let answered = loop {
+            self.note_beats();
+            if let Ok(answered) = tokio::time::timeout(TICK, all_answer(&mut self.connections, wait)).await {
+                break answered;
             }
-            Err(error) => return Err(self.cause(error).await),
+        };
+        if let Err(error) = answered {
+            return Err(self.cause_of(error, name).await);
         }
         self.pending.pop_front();
-        self.waits_since = Instant::now();
+        self.begin_wait();
         let replies = self.connections.iter_mut().filter_map(|connection| {
             let answer = connection.take_answer()?;
             Some((connection.shard, answer))
         });
         Ok((name, replies.collect()))
+    }
+
+    /// Begins the wait for the replies to the oldest command.
+    fn begin_wait(&mut self) {
+        self.connections.iter_mut().for_each(Connection::begin_wait);
+    }
+
+    /// Returns the [`cause`](Self::cause) of an error of a connection. The command `name` was the oldest.
+    async fn cause_of(&mut self, error: ShardClientError, name: &'static str) -> ShardClientError {
+        match error {
+            ShardClientError::Timeout { after, .. } => self.cause(ShardClientError::timeout(name, after)).await,
+            error => self.cause(error).await,
+        }
     }
 
     /// Returns the cause of an error if it is found soon, else the error. The error may be a symptom, such as the
@@ -211,8 +247,12 @@ impl ShardGroup {
     /// Searches for the cause of the symptom until its time is over, and returns the best explanation. A timeout names
     /// the shards that have not replied.
     async fn known_cause(&mut self) -> ShardClientError {
-        let silent = self.connections.iter().filter(|connection| !connection.has_answered());
-        let silent = silent.map(|connection| connection.shard.to_string()).collect::<Vec<_>>().join(" and ");
+        let names = |is_meant: fn(&Connection) -> bool| {
+            let meant = self.connections.iter().filter(|connection| is_meant(connection));
+            meant.map(|connection| connection.shard.to_string()).collect::<Vec<_>>().join(" and ")
+        };
+        let unanswered = names(|connection| !connection.has_answered());
+        let silent = names(Connection::is_silent);
         let Self { connections, symptom, .. } = self;
         let until = symptom.as_ref().map_or_else(Instant::now, |(_, until)| *until);
         let mut news: FuturesUnordered<_> = connections.iter_mut().map(Connection::broken).collect();
@@ -229,8 +269,9 @@ impl ShardGroup {
         drop(news);
         match self.symptom.take() {
             Some((ShardClientError::Timeout { command, after, .. }, _)) => {
-                ShardClientError::Timeout { shards: silent, command, after }
+                ShardClientError::Timeout { shards: unanswered, command, after }
             }
+            Some((ShardClientError::Silent { after, .. }, _)) => ShardClientError::Silent { shards: silent, after },
             Some((error, _)) => error,
             None => ShardClientError::Closed { shard: 0 },
         }
@@ -240,12 +281,12 @@ impl ShardGroup {
 /// Waits until every shard has a reply to take. Meanwhile shards that have replied are still read, because one of them
 /// may fail, and report why, while another shard is silent.
 async fn all_answer(connections: &mut [Connection], wait: Wait) -> Result<(), ShardClientError> {
-    let Wait { since, deadline, is_last } = wait;
+    let Wait { deadline, is_last } = wait;
     let num_silent = connections.iter().filter(|connection| !connection.has_answered()).count();
     let num_silent = &AtomicUsize::new(num_silent);
     let mut reads = pin!(try_join_all(connections.iter_mut().map(async |connection| {
         if !connection.has_answered() {
-            connection.wait_for_answer(since, deadline).await?;
+            connection.wait_for_answer(deadline).await?;
             num_silent.fetch_sub(1, Ordering::Relaxed);
         }
         if !is_last && let Err(failure) = connection.watch().await {

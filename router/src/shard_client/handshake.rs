@@ -13,17 +13,18 @@ use super::{ShardClientError, ShardGroup, deadline, device_table};
 
 impl ShardGroup {
     /// Connects to every shard and waits until all have loaded the model. `shards` are in the order of their numbers.
+    /// `build` is the build id of this executable, if the shards run it too.
     ///
     /// # Errors
-    /// When a shard is missing, cannot load the model, or does not belong to the others.
-    pub(crate) async fn connect(shards: &[Endpoint]) -> Result<Self, ShardClientError> {
+    /// When a shard is missing, cannot load the model, is of another build, or does not belong to the others.
+    pub(crate) async fn connect(shards: &[Endpoint], build: Option<String>) -> Result<Self, ShardClientError> {
         let first = shards.first().map(Endpoint::to_string).unwrap_or_default();
         tracing::info!("connecting to {} shard(s), the first one at {first}", shards.len());
         let connections =
             (0..).zip(shards).map(|(shard, endpoint)| Connection::connect(endpoint, shard, deadline::CONNECT));
         let mut group = Self::new(try_join_all(connections).await?);
-        let hello = command::Kind::Hello(proto::Hello { protocol_version: PROTOCOL_VERSION });
-        let replies = group.call(hello, "hello", deadline::SIGN_OF_LIFE).await?;
+        let hello = command::Kind::Hello(proto::Hello { protocol_version: PROTOCOL_VERSION, build });
+        let replies = group.call(hello, "hello", deadline::HANDSHAKE).await?;
         let replies = replies.into_iter().map(|(shard, kind)| match kind {
             reply::Kind::Hello(hello) => Ok((shard, hello)),
             other => Err(unexpected(shard, "hello", &other)),
@@ -39,9 +40,9 @@ impl ShardGroup {
     /// # Errors
     /// When a shard does not reply.
     pub(crate) async fn info(&mut self) -> Result<ModelInfo, ShardClientError> {
-        let replies = self.call(command::Kind::Info(proto::Info {}), "info", deadline::SIGN_OF_LIFE).await?;
+        let replies = self.call(command::Kind::Info(proto::Info {}), "info", deadline::HANDSHAKE).await?;
         match replies.into_iter().next() {
-            Some((_, reply::Kind::Info(info))) => Ok(info),
+            Some((_, reply::Kind::Info(info))) => Ok(*info),
             Some((shard, other)) => Err(unexpected(shard, "info", &other)),
             None => Err(ShardClientError::Closed { shard: 0 }),
         }
@@ -54,7 +55,7 @@ impl ShardGroup {
     /// When a shard fails, was warmed up with other sizes, or ran other programs than shard 0.
     pub(crate) async fn warmup(&mut self, wishes: Warmup, block_size: u32) -> Result<WarmupReply, ShardClientError> {
         let fit = command::Kind::Fit(Fit { wishes: Some(wishes) });
-        let replies = self.call(fit, "fit", deadline::SIGN_OF_LIFE).await?;
+        let replies = self.call(fit, "fit", deadline::HANDSHAKE).await?;
         let fits = replies.into_iter().map(|(shard, kind)| match kind {
             reply::Kind::Fit(fit) => Ok(fit),
             other => Err(unexpected(shard, "fit", &other)),
@@ -68,7 +69,7 @@ impl ShardGroup {
             device_assignment: self.device_assignment.clone(),
             ..Warmup::default()
         };
-        let replies = self.call(command::Kind::Warmup(limits), "warm-up", deadline::SIGN_OF_LIFE).await?;
+        let replies = self.call(command::Kind::Warmup(limits), "warm-up", deadline::HANDSHAKE).await?;
         let warmups = replies.into_iter().map(|(shard, kind)| match kind {
             reply::Kind::Warmup(warmup) if warmup.sizes == Some(least) => Ok(warmup),
             reply::Kind::Warmup(_) => Err(ShardClientError::Limits { shard }),
@@ -123,12 +124,13 @@ fn least(fits: &[StepSizes]) -> StepSizes {
 }
 
 /// Combines the replies of all shards: the sizes and fingerprint, which are equal; the sums of bytes and programs; the
-/// longest time per token.
+/// longest times.
 fn together(warmups: &[WarmupReply]) -> WarmupReply {
     WarmupReply {
         kv_cache_bytes: warmups.iter().map(|warmup| warmup.kv_cache_bytes).sum(),
         num_programs_compiled: warmups.iter().map(|warmup| warmup.num_programs_compiled).sum(),
         slowest_token_ns: warmups.iter().map(|warmup| warmup.slowest_token_ns).max().unwrap_or_default(),
-        ..warmups.first().copied().unwrap_or_default()
+        decode_ns: warmups.iter().map(|warmup| warmup.decode_ns).max().unwrap_or_default(),
+        ..warmups.first().cloned().unwrap_or_default()
     }
 }

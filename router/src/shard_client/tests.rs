@@ -5,7 +5,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use endpoint::Endpoint;
 use proto::{Opening, Row, Sample, Warmup, command};
@@ -13,14 +14,18 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::*;
 use crate::testing::{FakeShard, within};
 
+/// The build of the router in these tests.
+const BUILD: &str = "b0b0";
+
 async fn connect(directory: &TempDir, num_shards: u32) -> Result<ShardGroup, ShardClientError> {
     let path = directory.path().join("shard");
     let shards = (0..num_shards).map(|shard| Endpoint::of_shard(path.to_str().unwrap(), shard).unwrap());
-    ShardGroup::connect(&shards.collect::<Vec<_>>()).await
+    ShardGroup::connect(&shards.collect::<Vec<_>>(), Some(BUILD.to_owned())).await
 }
 
 /// Returns an address at which nobody listens. Outgoing connections of other tests use 127.0.0.1, so they do not take
@@ -81,7 +86,7 @@ async fn all_shards_get_the_same_commands_and_shard_0_replies() {
 async fn a_shard_that_is_not_there_is_named() {
     check_error(&tempfile::tempdir().unwrap(), "no connection to shard 0 at /shard-0 within 60 s").await;
     let address = free_address();
-    let error = ShardGroup::connect(&[address.parse().unwrap()]).await.unwrap_err().to_string();
+    let error = ShardGroup::connect(&[address.parse().unwrap()], None).await.unwrap_err().to_string();
     assert_eq!(error, format!("no connection to shard 0 at {address} within 60 s"));
 }
 
@@ -94,7 +99,7 @@ async fn a_shard_that_listens_on_tcp_gives_the_same_tokens() {
     for prefix in &prefixes {
         let shard = FakeShard::default().listen(prefix, 0, 1);
         let endpoint = Endpoint::of_shard(prefix.to_str().unwrap(), 0).unwrap();
-        let mut group = ShardGroup::connect(&[endpoint]).await.unwrap();
+        let mut group = ShardGroup::connect(&[endpoint], None).await.unwrap();
         tokens.push(step(&mut group, vec![open(0)]).await.unwrap().rows);
         shard.abort();
         let error = within("the failure", group.failure()).await;
@@ -111,17 +116,29 @@ async fn a_shard_of_another_version_or_rank_is_refused() {
         shard.listen(&path, number, num_shards);
         directory
     };
-    let directory = listen(FakeShard { protocol_version: 9, ..FakeShard::default() }, 0, 1);
+    let directory = listen(FakeShard { protocol_version: 99, ..FakeShard::default() }, 0, 1);
     check_error(
         &directory,
         &format!(
-            "shard 0 speaks version 9 of the protocol, but this router speaks version {}; use one release for the router and all shards",
+            "shard 0 speaks version 99 of the protocol, but this router speaks version {}; use one release for the router and all shards",
             proto::PROTOCOL_VERSION
         ),
     )
     .await;
     let directory = listen(FakeShard::default(), 0, 2);
     check_error(&directory, "the shard at socket 0 is shard 0 of 2, but shard 0 of 1 was expected").await;
+}
+
+#[tokio::test]
+async fn the_router_names_its_build_to_shards_and_says_why_one_refuses_it() {
+    for (build, refusal) in [(BUILD, None), ("c0c0", Some("shard 0: client Some(\"b0b0\"), shard Some(\"c0c0\")"))] {
+        let directory = tempfile::tempdir().unwrap();
+        FakeShard { build: Some(build), ..FakeShard::default() }.listen(&directory.path().join("shard"), 0, 1);
+        match refusal {
+            None => assert!(connect(&directory, 1).await.is_ok()),
+            Some(refusal) => check_error(&directory, refusal).await,
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +148,84 @@ async fn a_shard_that_hangs_is_given_up() {
     shard.listen(&directory.path().join("shard"), 0, 1);
     let mut group = connect(&directory, 1).await.unwrap();
     let error = step(&mut group, vec![open(0)]).await.unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"shard 0 did not answer a step within 20.0 s");
+    insta::assert_snapshot!(error, @"shard 0 made no progress with a step for 20.0 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_step_goes_on_while_it_makes_progress() {
+    let directory = tempfile::tempdir().unwrap();
+    let (steps, progress) = (Arc::new(Semaphore::new(0)), Arc::<AtomicU64>::default());
+    let shard = FakeShard { steps: Arc::clone(&steps), beats: Some(Arc::clone(&progress)), ..FakeShard::default() };
+    shard.listen(&directory.path().join("shard"), 0, 1);
+    let mut group = connect(&directory, 1).await.unwrap();
+    group.send(vec![open(0)], 1).await.unwrap();
+    // Waits are abandoned again and again, as by the batcher, for ten times the deadline of a step.
+    for _ in 0..2_000 {
+        assert!(timeout(Duration::from_millis(100), group.next_step()).await.is_err());
+        progress.fetch_add(1, Ordering::Relaxed);
+    }
+    steps.add_permits(1);
+    assert_eq!(group.next_step().await.unwrap().rows.len(), 1);
+    // Without progress the next step ends, although the shard gives signs of life and no wait lasts for a tick.
+    group.send(vec![open(1)], 1).await.unwrap();
+    let error = loop {
+        if let Ok(ended) = timeout(Duration::from_millis(100), group.next_step()).await {
+            break ended.unwrap_err().to_string();
+        }
+    };
+    insta::assert_snapshot!(error, @"shard 0 made no progress with a step for 20.0 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_without_room_waits_while_the_shard_makes_progress() {
+    let directory = tempfile::tempdir().unwrap();
+    let progress = Arc::<AtomicU64>::default();
+    let shard =
+        FakeShard { steps: Arc::new(Semaphore::new(0)), beats: Some(Arc::clone(&progress)), ..FakeShard::default() };
+    shard.listen(&directory.path().join("shard"), 0, 1);
+    let mut group = connect(&directory, 1).await.unwrap();
+    group.send(vec![open(0)], 1).await.unwrap();
+    // More than the buffers of a socket take. The shard reads nothing before its step ends.
+    let row = Row { slot: 1, token_ids: vec![8; 4 << 20], ..Row::default() };
+    let mut sent = std::pin::pin!(group.send(vec![command::Kind::Step(proto::Step { rows: vec![row] })], 1));
+    for _ in 0..100 {
+        assert!(timeout(Duration::from_secs(1), sent.as_mut()).await.is_err());
+        progress.fetch_add(1, Ordering::Relaxed);
+    }
+    let error = sent.await.unwrap_err().to_string();
+    insta::assert_snapshot!(error, @"shard 0 made no progress with a step for 20.0 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_without_a_sign_of_life_is_noticed_in_a_step_and_while_it_is_idle() {
+    for is_idle in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("shard");
+        let steps = || Arc::new(Semaphore::new(0));
+        FakeShard { steps: steps(), ..FakeShard::default() }.listen(&path, 0, 2);
+        FakeShard { steps: steps(), beats: None, ..FakeShard::default() }.listen(&path, 1, 2);
+        let mut group = connect(&directory, 2).await.unwrap();
+        let mut beating = group.beating();
+        let doubt = tokio::spawn(async move { beating.wait_for(|are_beating| !are_beating).await.is_ok() });
+        let error = if is_idle { group.failure().await } else { step(&mut group, vec![open(0)]).await.unwrap_err() };
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(error, @"shard 1 gave no sign of life for 10 s");
+        }
+        assert!(doubt.await.unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_in_which_the_router_did_not_run_is_no_silence() {
+    let directory = tempfile::tempdir().unwrap();
+    let shard = FakeShard { beats: None, ..FakeShard::default() };
+    shard.listen(&directory.path().join("shard"), 0, 1);
+    let mut group = connect(&directory, 1).await.unwrap();
+    for _ in 0..20 {
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(futures_util::FutureExt::now_or_never(group.failure()).is_none());
+    }
+    insta::assert_snapshot!(group.failure().await, @"shard 0 gave no sign of life for 10 s");
 }
 
 #[tokio::test]
@@ -175,7 +269,7 @@ async fn two_silent_shards_are_named_and_a_dead_one_is_the_cause() {
     silent().listen(&path, 1, 2);
     let mut group = connect(&directory, 2).await.unwrap();
     let error = step(&mut group, vec![open(0)]).await.unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"shard 0 and 1 did not answer a step within 20.0 s");
+    insta::assert_snapshot!(error, @"shard 0 and 1 made no progress with a step for 20.0 s");
 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("shard");

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::VOCAB_SIZE;
 use crate::socket::{Listener, Socket};
@@ -34,6 +34,8 @@ pub(crate) type Fails = dyn Fn(&[u32]) -> Option<RowFailure> + Send + Sync;
 pub(crate) struct FakeShard {
     pub(crate) next_token: Arc<NextToken>,
     pub(crate) protocol_version: u32,
+    /// The build of the shard, which refuses a client of another one. `None` for a shard that takes every client.
+    pub(crate) build: Option<&'static str>,
     pub(crate) num_slots: u32,
     pub(crate) num_blocks: u32,
     pub(crate) max_total_tokens: u32,
@@ -47,6 +49,8 @@ pub(crate) struct FakeShard {
     pub(crate) fingerprint: u64,
     /// True if rows may begin after a cached prefix that they do not read.
     pub(crate) can_skip_prefix: bool,
+    /// The progress that the shard's beats report; `None` if it gives no sign of life.
+    pub(crate) beats: Option<Arc<AtomicU64>>,
     pub(crate) stats: Arc<ShardStats>,
 }
 
@@ -74,6 +78,7 @@ impl Default for FakeShard {
         Self {
             next_token: Arc::new(hash_of_tokens),
             protocol_version: PROTOCOL_VERSION,
+            build: None,
             num_slots: 8,
             num_blocks: 256,
             max_total_tokens: 512,
@@ -82,6 +87,7 @@ impl Default for FakeShard {
             dies_at_step: None,
             fingerprint: 0,
             can_skip_prefix: true,
+            beats: Some(Arc::default()),
             stats: Arc::default(),
         }
     }
@@ -104,6 +110,7 @@ impl FakeShard {
         tokio::spawn(async move {
             let _file = file;
             let mut stream = Socket::new(listener.accept().await.unwrap());
+            let _beats = self.beats.clone().map(|progress| AbortOnDrop(tokio::spawn(beat(stream.clone(), progress))));
             let mut rows = BTreeMap::new();
             while let Some(Command { sequence_number, kind }) = read(&mut stream).await {
                 if let Some(command::Kind::Hello(_) | command::Kind::Warmup(_)) = kind {
@@ -130,14 +137,19 @@ impl FakeShard {
         (shard, num_shards): (u32, u32),
     ) -> Option<reply::Kind> {
         Some(match kind {
+            command::Kind::Hello(hello) if self.build.is_some() && hello.build.as_deref() != self.build => {
+                let message = format!("client {:?}, shard {:?}", hello.build, self.build);
+                reply::Kind::Error(ShardError::new(shard_error::Kind::Version, message))
+            }
             command::Kind::Hello(_) => {
                 let protocol_version = self.protocol_version;
                 let hello = HelloReply { protocol_version, shard, num_shards, config_hash: 7, pid: 1, devices: vec![] };
                 reply::Kind::Hello(hello)
             }
-            command::Kind::Info(_) => reply::Kind::Info(ModelInfo {
+            command::Kind::Info(_) => reply::Kind::Info(Box::new(ModelInfo {
                 dtype: "float32".into(),
                 device: "cpu".into(),
+                instruction_set: "avx2".into(),
                 vocab_size: VOCAB_SIZE,
                 eos_token_ids: vec![1],
                 block_size: BLOCK_SIZE,
@@ -148,7 +160,7 @@ impl FakeShard {
                 }),
                 can_skip_prefix: self.can_skip_prefix,
                 ..ModelInfo::default()
-            }),
+            })),
             command::Kind::Fit(fit) => reply::Kind::Fit(self.fit(&fit.wishes.unwrap())),
             command::Kind::Warmup(limits) => {
                 self.stats.num_warmups.fetch_add(1, Ordering::Relaxed);
@@ -275,6 +287,23 @@ impl Row {
 
 fn protocol_error(message: String) -> reply::Kind {
     reply::Kind::Error(ShardError::new(shard_error::Kind::Protocol, message))
+}
+
+/// A task that ends with this value.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn beat(mut stream: Socket, progress: Arc<AtomicU64>) {
+    loop {
+        tokio::time::sleep(liveness::BEAT_INTERVAL).await;
+        let beat = proto::Beat { progress: progress.load(Ordering::Relaxed) };
+        write(&mut stream, 0, reply::Kind::Beat(beat)).await;
+    }
 }
 
 async fn read(stream: &mut Socket) -> Option<Command> {

@@ -4,10 +4,12 @@
 //! have the expected values.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
+use build_id::{Build, BuildId};
 use clap::Parser;
 use http_body_util::BodyExt;
 use model_files::ModelFiles;
@@ -17,12 +19,13 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
-use super::{FakeShard, until_async, within};
+use super::{FakeShard, until, within};
 use crate::RouterArgs;
 use crate::batcher::BatcherError;
 use crate::config::Config;
+use crate::lifecycle::Shutdown;
+use crate::metrics::Metrics;
 use crate::startup;
-use crate::state::Health;
 use crate::text::ModelText;
 
 #[derive(Debug, Parser)]
@@ -35,7 +38,8 @@ struct Cli {
 pub(crate) struct TestServer {
     pub(crate) app: Router,
     pub(crate) stop_tx: watch::Sender<bool>,
-    pub(crate) health: Health,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) batcher: JoinHandle<Result<(), BatcherError>>,
     _directory: TempDir,
 }
@@ -58,11 +62,18 @@ pub(crate) fn args(flags: &[&str]) -> RouterArgs {
     Cli::parse_from(["router"].iter().chain(flags)).router
 }
 
+/// The build of the router in tests.
+fn build() -> Build {
+    let id = BuildId("b0b1b2b3b4b5b6b7b8b9".to_owned());
+    let (target, profile, features) = ("x86_64-unknown-linux-gnu", "debug", "fxsr,sse2");
+    Build { version: "0.1.0", id, commit: Some("c0ffee"), target, profile, features }
+}
+
 /// Returns the configuration for a shard at this path.
 pub(crate) fn config(uds_path: &Path, flags: &[&str]) -> Config {
     let uds_path = format!("--shard-uds-path={}", uds_path.display());
     let flags = ["--hostname=127.0.0.1", "--port=0", &uds_path].into_iter().chain(flags.iter().copied());
-    Config::resolve(&args(&flags.collect::<Vec<_>>())).unwrap()
+    Config { build: Some(build()), ..Config::resolve(&args(&flags.collect::<Vec<_>>())).unwrap() }
 }
 
 /// Starts a server without a port, with its shard, and returns it when it is ready.
@@ -88,7 +99,14 @@ impl TestServer {
     pub(crate) async fn start_with(shard: FakeShard, files: &ModelFiles, flags: &[&str]) -> Self {
         let (started, directory) = start_with(shard, files, flags).await;
         let batcher = tokio::spawn(started.batcher.run());
-        Self { app: started.app, stop_tx: started.stop_tx, health: started.health, batcher, _directory: directory }
+        Self {
+            app: started.app,
+            stop_tx: started.stop_tx,
+            shutdown: started.shutdown,
+            metrics: started.metrics,
+            batcher,
+            _directory: directory,
+        }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
@@ -124,8 +142,7 @@ impl TestServer {
 
     /// Waits until the metrics contain a line.
     pub(crate) async fn wait_for_metric(&self, line: &str) {
-        let has_line = async || self.get("/metrics").await.text.lines().any(|candidate| candidate == line);
-        until_async(line, has_line).await;
+        until(line, || self.metrics.render().lines().any(|candidate| candidate == line)).await;
     }
 }
 

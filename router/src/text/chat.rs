@@ -44,8 +44,10 @@ pub(crate) enum ChatError {
 }
 
 impl Chat {
-    /// Creates the renderer. It refuses to tokenize texts of more than `max_text_bytes`.
-    pub(crate) fn new(templates: ChatTemplates, tokenizer_pool: TokenizerPool, max_text_bytes: usize) -> Self {
+    /// Creates the renderer. It refuses to tokenize texts of more than `max_text_bytes`. The renderings on all threads
+    /// of the pool share the memory of the pool.
+    pub(crate) fn new(mut templates: ChatTemplates, tokenizer_pool: TokenizerPool, max_text_bytes: usize) -> Self {
+        templates.limit_memory(tokenizer_pool.bytes_per_thread());
         Self { templates: Arc::new(templates), tokenizer_pool, max_text_bytes }
     }
 

@@ -13,14 +13,15 @@
 //! A source that is a single string is the template for all conversations. From a list or an object of several
 //! templates, the one called `tool_use` is for conversations with tools, and the one called `default` for all others,
 //! and for all if `tool_use` is missing. Errors in the model's own files, and in any template, are logged at the start
-//! and returned to clients that send conversations; all other requests are served.
+//! and returned to clients that send conversations; all other requests are served. A template that exceeds a limit when
+//! it is tried ends the start.
 
 use std::path::Path;
 
 use model_files::ModelFiles;
 use serde_json::{Map, Value as Json};
 
-use super::chat_template::{ChatInputs, ChatTemplate, ChatTemplateError, RenderedChat, SpecialTokens};
+use super::chat_template::{ChatInputs, ChatTemplate, ChatTemplateError, RenderedChat, SpecialTokens, end_renderers};
 use super::gguf_tokenizer;
 use super::tokenizer::{TextError, describe};
 
@@ -78,18 +79,26 @@ impl ChatTemplates {
     /// Reads and compiles the templates of a model.
     ///
     /// # Errors
-    /// When a file that the user named cannot be read, or the configuration among them is not a JSON object.
+    /// When a file that the user named cannot be read, the configuration among them is not a JSON object, or a template
+    /// exceeds a limit when it is tried.
     pub(crate) fn load(files: &ModelFiles, overrides: ChatOverrides<'_>) -> Result<Self, TextError> {
         let given_template = overrides.template()?;
         let given_config = overrides.config()?;
         let templates = Self::find(files, given_template, given_config)
             .unwrap_or_else(|message| Self { default: Err(ChatTemplateError::Unreadable(message)), tool_use: None });
+        // This thread renders no more; those of the pool have processes of their own.
+        end_renderers();
         for error in [Some(&templates.default), templates.tool_use.as_ref()]
             .into_iter()
             .flatten()
             .filter_map(|t| t.as_ref().err())
         {
             match error {
+                error if error.ends_start() => {
+                    return Err(TextError::File(format!(
+                        "the chat template of {files} fails in a trial at the start: {error}; --chat-template sets another"
+                    )));
+                }
                 ChatTemplateError::NotFound => {
                     tracing::info!("{files} has no chat template: conversations are refused; --chat-template sets one")
                 }
@@ -128,6 +137,12 @@ impl ChatTemplates {
             default: sources.default.ok_or(ChatTemplateError::NotFound).and_then(compile),
             tool_use: sources.tool_use.map(compile),
         })
+    }
+
+    /// Limits the memory of each rendering to this share of the memory for text, in bytes.
+    pub(crate) fn limit_memory(&mut self, share_bytes: usize) {
+        let templates = [Some(&mut self.default), self.tool_use.as_mut()].into_iter().flatten();
+        templates.flatten().for_each(|template| template.limit_memory(share_bytes));
     }
 
     /// Returns the text of a conversation.
@@ -331,6 +346,20 @@ mod tests {
         insta::assert_snapshot!(
             nameless,
             @"template not found: the model has none, and none was given with --chat-template"
+        );
+    }
+
+    #[test]
+    fn a_template_that_exceeds_a_limit_ends_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let endless = "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}";
+        std::fs::write(directory.path().join("chat_template.jinja"), endless).unwrap();
+        let files = ModelFiles::Directory(directory.path().to_owned());
+        let error = ChatTemplates::load(&files, ChatOverrides::default()).unwrap_err().to_string();
+        let message = error.replace(&directory.path().display().to_string(), "MODEL");
+        insta::assert_snapshot!(
+            message,
+            @"the chat template of MODEL fails in a trial at the start: rendering the conversation takes more than 10000000 steps; --chat-template sets another"
         );
     }
 

@@ -5,6 +5,7 @@
 
 mod answer;
 mod byte_table;
+mod caller;
 mod chat;
 mod chat_files;
 mod chat_template;
@@ -22,6 +23,7 @@ pub(crate) use answer::{Answer, AnswerEvent, AnswerForm, AnswerParser, CallSynta
 pub(crate) use chat::{Chat, ChatError, TokenizedText};
 pub(crate) use chat_files::{ChatOverrides, ChatTemplates};
 pub(crate) use chat_template::{ChatEnding, ChatInputs, ChatTemplateError, RenderedChat};
+pub use chat_template::{ChatRendererArgs, render_chats_as_process};
 pub use detokenizer::Detokenizer;
 pub(crate) use stop_strings::{StopFound, StopPatterns, StopStrings};
 pub(crate) use tokenizer::TokenSpan;

@@ -2,8 +2,9 @@
 //!
 //! Short prompts are tokenized on the caller's thread, because waking another thread would take longer. Other texts go
 //! to one of two lanes, each with its own threads: an ordinary text never waits for the end of a long one, and the
-//! threads for long texts have a lower priority. A request that gets no thread in time is refused, and work whose
-//! client has left before it began is skipped. The memory budget limits the memory of long texts.
+//! threads for long texts have a lower priority. A request that gets no thread in time is refused. If a client leaves,
+//! its work is skipped, or ends early if a conversation is being rendered (`caller`). The memory budget limits the
+//! memory of long texts.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::caller::Caller;
 use super::{TextError, Tokenizer};
 use crate::aside::{NICENESS, lower_priority};
 use crate::memory::{Held, Part};
@@ -39,6 +41,7 @@ pub(crate) struct TokenizerPool {
     tokenizer: Arc<Tokenizer>,
     ordinary: Arc<Lane>,
     long: Arc<Lane>,
+    num_threads: u32,
     memory: Part,
 }
 
@@ -67,12 +70,14 @@ impl TokenizerPool {
     /// When the system cannot start a thread.
     pub(crate) fn spawn(tokenizer: &Arc<Tokenizer>, num_workers: u32, memory: Part) -> std::io::Result<Self> {
         let num_workers = num_workers.max(1);
+        let num_for_long = num_workers.div_ceil(2);
         Ok(Self {
             tokenizer: Arc::clone(tokenizer),
             ordinary: Arc::new(Lane::spawn(tokenizer, "tokenizer", num_workers, || {})?),
-            long: Arc::new(Lane::spawn(tokenizer, "long-texts", num_workers.div_ceil(2), || {
+            long: Arc::new(Lane::spawn(tokenizer, "long-texts", num_for_long, || {
                 lower_priority(None, NICENESS);
             })?),
+            num_threads: num_workers.saturating_add(num_for_long),
             memory,
         })
     }
@@ -114,9 +119,12 @@ impl TokenizerPool {
         let held = if is_long { Some(self.take(num_bytes.saturating_mul(WORK_BYTES)).await?) } else { None };
         let (start_tx, start_rx) = oneshot::channel();
         let (reply_tx, reply_rx) = oneshot::channel();
+        // It leaves when this future is dropped.
+        let caller = Caller::default();
+        let view = caller.view();
         let job = move |tokenizer: &Tokenizer| {
             if start_tx.send(()).is_ok()
-                && let Some(reply) = guarded(|| work(tokenizer))
+                && let Some(reply) = view.during(|| guarded(|| work(tokenizer)))
             {
                 let _ = reply_tx.send(reply);
             }
@@ -128,6 +136,11 @@ impl TokenizerPool {
         let start = tokio::time::timeout(PATIENCE, start_rx).await;
         start.map_err(|_| TextError::Busy)?.map_err(|_| panicked())?;
         reply_rx.await.map_err(|_| panicked())
+    }
+
+    /// Returns the share of a thread in the memory for texts, in bytes.
+    pub(crate) fn bytes_per_thread(&self) -> usize {
+        self.memory.limit_bytes() / self.num_threads as usize
     }
 
     /// Takes memory for the result of a text; returns `None` if the result is too small to be counted.

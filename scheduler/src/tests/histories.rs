@@ -87,6 +87,12 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
+fn pace() -> impl Strategy<Value = Pace> {
+    let targets = prop_oneof![1 => Just(None), 1 => (1..5u64).prop_map(|ms| Some(Duration::from_millis(ms)))];
+    let sizes = prop_oneof![1 => Just(Vec::new()), 1 => Just(vec![4, 12, 40])];
+    prop_oneof![1 => Just(Pace::default()), 2 => (targets, sizes).prop_map(|(target, sizes)| Pace::new(target, sizes))]
+}
+
 /// The calls of a scheduler and their results, in order.
 #[derive(Debug, Default)]
 struct Log {
@@ -98,7 +104,7 @@ enum Entry {
     Submit(SequenceSpec, Instant, Result<SequenceId, SubmitError>),
     Cancel(SequenceId, bool),
     Mask(SequenceId, Vec<u8>, bool),
-    Schedule(Instant, Option<Step>),
+    Schedule(Instant, Box<Pace>, Option<Step>),
     Apply(StepReply, Vec<Event>),
     FailAll(Vec<Event>),
 }
@@ -112,8 +118,8 @@ impl Log {
                 Entry::Submit(spec, now, result) => assert_eq!(scheduler.submit(spec, now), result),
                 Entry::Cancel(id, result) => assert_eq!(scheduler.cancel(id), result),
                 Entry::Mask(id, mask, result) => assert_eq!(scheduler.set_mask(id, mask), result),
-                Entry::Schedule(now, step) => {
-                    let again = scheduler.schedule(now);
+                Entry::Schedule(now, pace, step) => {
+                    let again = scheduler.schedule(now, &pace);
                     assert_eq!(format!("{again:?}"), format!("{step:?}"));
                 }
                 Entry::Apply(reply, events) => assert_eq!(scheduler.apply(reply).unwrap(), events),
@@ -146,6 +152,7 @@ struct Simulation {
     readers: BTreeMap<SequenceId, Reader>,
     /// The blocks of the prefix cache, according to the recorded events.
     stored: BTreeMap<BlockHash, Vec<u32>>,
+    pace: Pace,
     /// `None` if the history is not replayed.
     log: Option<Log>,
     num_preempted: u32,
@@ -169,6 +176,7 @@ impl Simulation {
             in_flight: VecDeque::new(),
             readers: BTreeMap::new(),
             log: is_logged.then(Log::default),
+            pace: Pace::default(),
             num_preempted: 0,
             num_cached: 0,
             num_failed: 0,
@@ -300,9 +308,12 @@ impl Simulation {
         if self.in_flight.len() >= self.window {
             return;
         }
-        let step = self.scheduler.schedule(self.now);
+        let pace = Box::new(self.pace.clone());
+        let step = self.scheduler.schedule(self.now, &pace);
         if let Some(step) = &step {
             self.check_bytes(step);
+            // Any time will do: the pace must only change which step reads a token.
+            self.pace.learn(&step.work, Duration::from_micros(u64::from(step.work.num_prompt_tokens) % 7 * 1000));
         }
         let reply = step.as_ref().map(|step| self.shard.run(step));
         let (now, events) = (self.now, step.as_ref().map_or(Vec::new(), |step| step.events.clone()));
@@ -312,7 +323,7 @@ impl Simulation {
                 self.in_flight.push_back(reply);
             }
         }
-        self.note(|| Entry::Schedule(now, step));
+        self.note(|| Entry::Schedule(now, pace, step));
         events.into_iter().for_each(|event| self.see(event));
     }
 
@@ -420,7 +431,7 @@ impl Simulation {
         }
         self.schedule();
         assert!(self.in_flight.is_empty() && self.shard.rows.is_empty());
-        assert!(self.scheduler.schedule(self.now).is_none());
+        assert!(self.scheduler.schedule(self.now, &self.pace).is_none());
         let usage = self.scheduler.usage();
         let num_cached_blocks = usage.num_cached_blocks;
         assert_eq!(usage, Usage { num_cached_blocks, num_blocks: self.limits.num_blocks, ..Usage::default() });
@@ -445,10 +456,12 @@ proptest! {
         attention_window in prop_oneof![1 => Just(None), 1 => (1..24u32).prop_map(Some)],
         max_step_bytes in prop_oneof![3 => Just(proto::MAX_STEP_BYTES), 1 => 100..4000usize],
         is_logged in prop_oneof![15 => Just(false), 1 => Just(true)],
+        pace in pace(),
     ) {
         let limits = limits(max_batch_size, max_batch_prefill_tokens, num_blocks);
         let limits = Limits { window: attention_window, caches_prefixes, max_step_bytes, ..limits };
         let mut simulation = Simulation::new(limits.clone(), window, is_logged);
+        simulation.pace = pace;
         for action in actions {
             simulation.act(action);
         }

@@ -2,6 +2,7 @@
 //! tenants and windows.
 
 mod histories;
+mod pace;
 mod shard_model;
 mod sharing;
 mod tenants;
@@ -77,7 +78,7 @@ impl Rig {
 
     /// Runs one step. Returns the step and its events.
     fn next(&mut self) -> (Step, Vec<Event>) {
-        let step = self.scheduler.schedule(Instant::now()).unwrap();
+        let step = self.scheduler.schedule(Instant::now(), &Pace::default()).unwrap();
         let reply = self.shard.run(&step);
         let mut events = step.events.clone();
         if step.phase().is_some() {
@@ -141,7 +142,7 @@ fn a_sequence_is_read_then_decoded_then_released() {
     assert_eq!(rig.usage(), Usage { num_cached_blocks: 2, num_blocks: 10, ..Usage::default() });
     let (step, _) = rig.next();
     assert!(step.phase().is_none() && step.releases.len() == 1);
-    assert!(rig.scheduler.schedule(Instant::now()).is_none() && rig.shard.rows.is_empty());
+    assert!(rig.scheduler.schedule(Instant::now(), &Pace::default()).is_none() && rig.shard.rows.is_empty());
 }
 
 #[test]
@@ -230,7 +231,7 @@ fn eos_ends_a_sequence_unless_the_length_does() {
         let mut scheduler = Scheduler::new(limits(1, 10, 10));
         let spec = SequenceSpec { ignores_eos, ..spec(1, max_new_tokens) };
         scheduler.submit(spec, Instant::now()).unwrap();
-        scheduler.schedule(Instant::now()).unwrap();
+        scheduler.schedule(Instant::now(), &Pace::default()).unwrap();
         let events = scheduler.apply(reply([(0, EOS)])).unwrap();
         let SequenceEvent::Token { finish, .. } = &events[0].kind else { panic!("{events:?}") };
         assert_eq!(*finish, expected);
@@ -242,7 +243,7 @@ fn time_in_the_queue_is_reported() {
     let start = Instant::now();
     let mut scheduler = Scheduler::new(limits(1, 10, 10));
     let id = scheduler.submit(spec(3, 1), start).unwrap();
-    let step = scheduler.schedule(start + Duration::from_secs(3)).unwrap();
+    let step = scheduler.schedule(start + Duration::from_secs(3), &Pace::default()).unwrap();
     let waited = Duration::from_secs(3);
     let kind = SequenceEvent::Admitted { waited, num_prompt_tokens: 3, num_cached: 0 };
     assert_eq!(step.events, [Event { id, kind }]);
@@ -258,10 +259,10 @@ fn whose_time_is_over_ends_wherever_it_is() {
         scheduler.submit(SequenceSpec { deadline, ..spec(3, 9) }, start).unwrap()
     };
     let (running, waiting, patient) = (submit(5), submit(4), submit(60));
-    assert_eq!(scheduler.schedule(at(1)).unwrap().rows.len(), 1);
+    assert_eq!(scheduler.schedule(at(1), &Pace::default()).unwrap().rows.len(), 1);
     let timed_out = |id| Event { id, kind: SequenceEvent::TimedOut };
-    assert_eq!(scheduler.schedule(at(4)).unwrap().events, [timed_out(waiting)]);
-    let step = scheduler.schedule(at(6)).unwrap();
+    assert_eq!(scheduler.schedule(at(4), &Pace::default()).unwrap().events, [timed_out(waiting)]);
+    let step = scheduler.schedule(at(6), &Pace::default()).unwrap();
     assert_eq!((step.events[0].clone(), step.releases.len()), (timed_out(running), 1));
     assert_eq!(step.events[1].id, patient, "its slot is there for the next");
     assert!(!scheduler.cancel(running) && scheduler.cancel(patient));
@@ -276,7 +277,11 @@ fn cancelling_gives_back_and_is_idempotent() {
     assert!(rig.scheduler.cancel(waiting) && rig.scheduler.cancel(running) && !rig.scheduler.cancel(running));
     assert_eq!(rig.usage(), Usage { num_blocks: 10, ..Usage::default() });
     let (step, _) = rig.next();
-    assert!(step.phase().is_none() && rig.scheduler.schedule(Instant::now()).is_none() && rig.shard.rows.is_empty());
+    assert!(
+        step.phase().is_none()
+            && rig.scheduler.schedule(Instant::now(), &Pace::default()).is_none()
+            && rig.shard.rows.is_empty()
+    );
 }
 
 #[test]
@@ -293,7 +298,7 @@ fn a_reply_to_another_step_changes_nothing() {
     let mut scheduler = Scheduler::new(limits(2, 10, 10));
     assert_eq!(scheduler.apply(StepReply::default()), Err(ReplyMismatch::NoStep));
     scheduler.submit(spec(3, 3), Instant::now()).unwrap();
-    scheduler.schedule(Instant::now()).unwrap();
+    scheduler.schedule(Instant::now(), &Pace::default()).unwrap();
     assert_eq!(scheduler.apply(reply([])), Err(ReplyMismatch::NumRows { expected: 1, got: 0 }));
     assert_eq!(scheduler.apply(reply([(1, TOKEN)])), Err(ReplyMismatch::Slot { expected: 0, got: 1 }));
     let mut wrong = |change: fn(&mut RowReply)| {
@@ -314,7 +319,7 @@ fn a_reply_to_another_step_changes_nothing() {
 fn a_reply_with_other_logprobs_than_were_asked_for_changes_nothing() {
     let mut rig = Rig::new(limits(2, 4, 10));
     rig.submit(SequenceSpec { wants: PromptWants { logprobs: Some(1) }, ..spec(6, 3) });
-    let step = rig.scheduler.schedule(Instant::now()).unwrap();
+    let step = rig.scheduler.schedule(Instant::now(), &Pace::default()).unwrap();
     let reply = rig.shard.run(&step);
     let mut wrong = |change: fn(&mut GivenTokens)| {
         let mut reply = reply.clone();

@@ -170,7 +170,7 @@ fn tokens_under_way_of_a_sequence_that_gave_way_are_dropped_and_made_again() {
     let mut tokens = [Vec::new(), Vec::new()];
     let mut num_preempted = 0;
     for _ in 0..40 {
-        let step = rig.scheduler.schedule(std::time::Instant::now());
+        let step = rig.scheduler.schedule(std::time::Instant::now(), &Pace::default());
         let is_idle = step.is_none();
         if let Some(step) = step {
             num_preempted += step.num_preempted;
@@ -191,7 +191,7 @@ fn tokens_under_way_of_a_sequence_that_gave_way_are_dropped_and_made_again() {
 
 /// Runs the next step, in which the sequence in slot 0 fails for this reason.
 fn fail_first(rig: &mut Rig, failure: RowFailure) -> Vec<Event> {
-    let step = rig.scheduler.schedule(Instant::now()).unwrap();
+    let step = rig.scheduler.schedule(Instant::now(), &Pace::default()).unwrap();
     let reply = failed(rig.shard.run(&step), failure);
     rig.scheduler.apply(reply).unwrap()
 }
@@ -260,7 +260,7 @@ fn blocks_of_a_row_that_fails_are_not_opened_by_one_that_waited_for_its_mask() {
     fail_first(&mut rig, RowFailure::NotFinite);
     assert_eq!((rig.usage().num_running, rig.usage().num_waiting), (0, 1));
     assert!(rig.scheduler.set_mask(masked, vec![255; 200]));
-    let step = rig.scheduler.schedule(Instant::now()).unwrap();
+    let step = rig.scheduler.schedule(Instant::now(), &Pace::default()).unwrap();
     let [row] = &step.rows[..] else { panic!("{step:?}") };
     assert_eq!((opening(row).cached_token_ids.len(), row.token_ids.len()), (0, 21));
 }
@@ -271,11 +271,11 @@ fn blocks_of_a_row_that_fails_are_not_opened_by_one_that_waited_for_its_mask() {
 fn replies_under_way_for_a_failing_row_are_dropped() {
     let mut rig = Rig::new(limits(1, 100, 50));
     rig.submit(spec(3, 9));
-    let [first, second] = [(); 2].map(|()| rig.scheduler.schedule(Instant::now()).unwrap());
+    let [first, second] = [(); 2].map(|()| rig.scheduler.schedule(Instant::now(), &Pace::default()).unwrap());
     let mut replies = [&first, &second].map(|step| failed(rig.shard.run(step), RowFailure::NotFinite));
     let next = rig.submit(spec(5, 2));
     assert_eq!(rig.scheduler.apply(std::mem::take(&mut replies[0])).unwrap().len(), 1);
-    let third = rig.scheduler.schedule(Instant::now()).unwrap();
+    let third = rig.scheduler.schedule(Instant::now(), &Pace::default()).unwrap();
     assert_eq!((third.releases.as_slice(), third.rows.len()), ([SlotId(0)].as_slice(), 1));
     let reply = rig.shard.run(&third);
     assert_eq!(rig.scheduler.apply(std::mem::take(&mut replies[1])).unwrap(), []);

@@ -99,8 +99,12 @@ pub(crate) enum EngineError {
          must read them, because it has states besides the KV cache"
     )]
     SkippedPrefix { slot: u32, num_tokens: usize },
-    #[error("the logits of the warm-up in slot {slot} contain NaN or infinity; check the weights and the device")]
-    NotFinite { slot: u32 },
+    #[error(
+        "the model's scores of the next token are NaN or infinite in the warm-up, so it can generate nothing: a weight \
+         or a number in its configuration, such as the epsilon of the norms or rope_theta, is wrong, or its activations \
+         exceed what {dtype} can represent; compare the files with the published ones, or try another --dtype"
+    )]
+    NotFinite { dtype: String },
 }
 
 impl EngineError {
@@ -128,7 +132,9 @@ impl EngineError {
 
     fn kind(&self) -> Kind {
         match self {
-            Self::Files(_) | Self::Model(_) | Self::Weights(_) | Self::BeyondModel { .. } => Kind::Model,
+            Self::Files(_) | Self::Model(_) | Self::Weights(_) | Self::BeyondModel { .. } | Self::NotFinite { .. } => {
+                Kind::Model
+            }
             Self::Row(_)
             | Self::EosTokens { .. }
             | Self::SkippedPrefix { .. }
@@ -141,7 +147,7 @@ impl EngineError {
             | Self::OutOfMemory { .. }
             | Self::HistoryTooLarge { .. } => Kind::OutOfMemory,
             Self::Backend(error) => backend_kind(error),
-            Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
+            Self::Isa(_) => Kind::Device,
             Self::Graph(_) | Self::NoSuchShard { .. } | Self::ShardsOnHost { .. } | Self::NoPeerSockets => {
                 Kind::Internal
             }
@@ -163,7 +169,7 @@ fn backend_kind(error: &BackendError) -> Kind {
             Kind::Aborted
         }
         BackendError::Collective { .. } | BackendError::NoCollectivePath { .. } => Kind::Device,
-        BackendError::Memory { .. } | BackendError::NotAllocated => Kind::Internal,
+        BackendError::Memory(_) | BackendError::NotAllocated => Kind::Internal,
         BackendError::Device { fault, .. } => match fault {
             Fault::Absent | Fault::Failed => Kind::Device,
             Fault::OutOfMemory => Kind::OutOfMemory,

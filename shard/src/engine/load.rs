@@ -129,6 +129,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         BackendKind::Plugin(_) | BackendKind::Mock => String::new(),
     };
     let agreed = agreed.bytes(isa.as_bytes()).number(weights.sampled);
+    let info = ModelInfo { instruction_set: isa, ..info };
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
@@ -380,6 +381,7 @@ fn info(
         sampling_defaults: None,
         can_skip_prefix: *can_skip_prefix,
         window: window.and_then(|window| u32::try_from(window).ok()),
+        instruction_set: String::new(),
     })
 }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub(crate) use backend::Progress;
-use backend::{Backend, DevicePlace};
+use backend::{Backend, DevicePlace, Pulse};
 use backend::{RowSampler, SAMPLED_TOKEN};
 use model::sampling::{self, Samplers, TokenMask};
 use proto::{MAX_HELD_BACK_TOKENS, ModelInfo, Opening, Release, Row, Sample, Step, StepReply};
@@ -86,6 +86,11 @@ impl Engine {
             proto::Device { id, process_index, coordinates: coords, rank: rank as u32 }
         };
         self.backend.devices().into_iter().map(device).collect()
+    }
+
+    /// Returns the counter that advances while steps are computed.
+    pub(crate) fn pulse(&self) -> Pulse {
+        self.backend.pulse()
     }
 
     /// True if the engine has warmed up, so that steps can run.

@@ -57,6 +57,8 @@ impl Engine {
             max_top_n_tokens: self.backend.max_top_n_tokens().map_or(0, |most| most as u32),
             slowest_token_ns: all.slowest_token_ns,
             fingerprint: all.fingerprint,
+            decode_ns: all.decode_ns.unwrap_or_default(),
+            chunk_sizes: self.backend.chunk_sizes().iter().map(|size| *size as u32).collect(),
         })
     }
 
@@ -92,13 +94,30 @@ impl Engine {
             logprobs,
             ..Row::default()
         };
-        let mut measured = Measurement::of(&self.step(&Step { rows: vec![prompt] })?, prompt_len as u64)?;
+        let mut measured = self.measured(prompt, prompt_len as u64)?;
         if prompt_len < limits.layout.max_total_tokens {
             let row = Row { position: prompt_len as u32, token: Some(Sample::default()), ..Row::default() };
-            measured.add(Measurement::of(&self.step(&Step { rows: vec![row] })?, 1)?);
+            // A single token takes as long as several, because the weights are read once.
+            measured.add(Measurement { slowest_token_ns: 0, ..self.measured(row, 1)? });
         }
         self.release(&Release { slots: vec![0] })?;
         Ok(measured)
+    }
+
+    /// Runs a step with one row, which reads `num_tokens` tokens.
+    ///
+    /// # Errors
+    /// When the step fails. If only the row fails, the model itself is wrong: no client has chosen its tokens.
+    fn measured(&mut self, row: Row, num_tokens: u64) -> Result<Measurement, EngineError> {
+        let StepReply { rows, forward_ns, fingerprint, .. } = self.step(&Step { rows: vec![row] })?;
+        if rows.iter().any(|row| row.failure.is_some()) {
+            return Err(EngineError::NotFinite { dtype: self.info.dtype.clone() });
+        }
+        Ok(Measurement {
+            slowest_token_ns: forward_ns / num_tokens,
+            decode_ns: (num_tokens == 1).then_some(forward_ns),
+            fingerprint,
+        })
     }
 }
 
@@ -121,25 +140,17 @@ struct WarmupRow {
 /// The measurements of warm-up steps.
 #[derive(Debug, Clone, Copy, Default)]
 struct Measurement {
-    /// The longest time of a step, per token that it reads.
+    /// The longest time of a step that reads a prompt, per token.
     slowest_token_ns: u64,
+    /// The shortest time of a step that reads one token.
+    decode_ns: Option<u64>,
     fingerprint: u64,
 }
 
 impl Measurement {
-    /// Returns the measurements of a step that reads `num_tokens` tokens.
-    ///
-    /// # Errors
-    /// When the row failed, which is a defect of the model or of the device.
-    fn of(step: &StepReply, num_tokens: u64) -> Result<Self, EngineError> {
-        match step.rows.iter().find(|row| row.failure.is_some()) {
-            Some(row) => Err(EngineError::NotFinite { slot: row.slot }),
-            None => Ok(Self { slowest_token_ns: step.forward_ns / num_tokens, fingerprint: step.fingerprint }),
-        }
-    }
-
     fn add(&mut self, next: Self) {
         self.slowest_token_ns = self.slowest_token_ns.max(next.slowest_token_ns);
+        self.decode_ns = self.decode_ns.into_iter().chain(next.decode_ns).min();
         // The rotation makes the fingerprint depend on the order of the steps.
         self.fingerprint = self.fingerprint.rotate_left(1) ^ next.fingerprint;
     }

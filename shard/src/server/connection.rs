@@ -4,6 +4,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use endpoint::Stream;
@@ -29,6 +30,18 @@ pub(crate) enum ConnectionError {
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
+    /// The bytes of the command that is read; the buffer is reused for all commands.
+    buffer: Vec<u8>,
+    sender: Sender,
+}
+
+/// The sending side of a connection. Clones share it, and each reply is sent as a whole.
+#[derive(Debug, Clone)]
+pub(super) struct Sender(Arc<Mutex<Sending>>);
+
+#[derive(Debug)]
+struct Sending {
+    stream: Stream,
     /// The bytes of the current frame; the buffer is reused for all frames.
     buffer: Vec<u8>,
     /// True after a write has failed. The client may have a part of a frame, so nothing more is sent.
@@ -37,8 +50,17 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Returns a connection over `stream`.
-    pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, buffer: Vec::new(), is_broken: false }
+    ///
+    /// # Errors
+    /// When the system refuses a copy of the socket.
+    pub(super) fn new(stream: Stream) -> io::Result<Self> {
+        let sending = Sending { stream: stream.try_clone()?, buffer: Vec::new(), is_broken: false };
+        Ok(Self { stream, buffer: Vec::new(), sender: Sender(Arc::new(Mutex::new(sending))) })
+    }
+
+    /// The sending side.
+    pub(super) fn sender(&self) -> Sender {
+        self.sender.clone()
     }
 
     /// Reads the next command, without a deadline.
@@ -62,15 +84,7 @@ impl Connection {
 
     /// Sends one reply. After a write has failed, the connection counts as closed.
     pub(super) fn reply(&mut self, sequence_number: u64, kind: reply::Kind) -> Result<(), ConnectionError> {
-        if self.is_broken {
-            return Err(ConnectionError::Closed);
-        }
-        self.buffer.clear();
-        frame::encode(&Reply { sequence_number, kind: Some(kind) }, &mut self.buffer)?;
-        self.stream.set_write_timeout(Some(WRITE_DEADLINE))?;
-        let written = self.stream.write_all(&self.buffer);
-        self.is_broken = written.is_err();
-        Ok(written?)
+        self.sender.reply(sequence_number, kind)
     }
 
     fn read_frame(&mut self, until: Option<Instant>) -> Result<Command, ConnectionError> {
@@ -103,6 +117,23 @@ impl Connection {
     }
 }
 
+impl Sender {
+    /// Sends one reply. After a write has failed, the connection counts as closed.
+    pub(super) fn reply(&self, sequence_number: u64, kind: reply::Kind) -> Result<(), ConnectionError> {
+        let mut sending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Sending { stream, buffer, is_broken } = &mut *sending;
+        if *is_broken {
+            return Err(ConnectionError::Closed);
+        }
+        buffer.clear();
+        frame::encode(&Reply { sequence_number, kind: Some(kind) }, buffer)?;
+        stream.set_write_timeout(Some(WRITE_DEADLINE))?;
+        let written = stream.write_all(buffer);
+        *is_broken = written.is_err();
+        Ok(written?)
+    }
+}
+
 impl AsFd for Connection {
     /// The socket. No bytes are read before they are needed, so it is readable if a command has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -123,7 +154,7 @@ mod tests {
     fn after_a_failed_write_nothing_more_is_sent() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         ours.shutdown(Shutdown::Write).unwrap();
-        let mut connection = Connection::new(Stream::Unix(ours));
+        let mut connection = Connection::new(Stream::Unix(ours)).unwrap();
         let mut send = || connection.reply(1, reply::Kind::Done(Done {}));
         assert!(matches!(send(), Err(ConnectionError::Io(_))));
         assert!(matches!(send(), Err(ConnectionError::Closed)));

@@ -8,14 +8,17 @@
 use std::os::fd::AsFd as _;
 use std::sync::mpsc;
 
+use build_id::BuildId;
+use liveness::BEAT_INTERVAL;
 use proto::shard_error::Kind;
 use proto::{
     Command, Done, Hello, PROTOCOL_VERSION, Progress, ShardError, StepDone, StepReply, Warmup, WarmupReply, command,
     reply,
 };
 
+use super::beats::Beats;
 use super::connection::{Connection, ConnectionError};
-use super::events::{SIGN_OF_LIFE_INTERVAL, Throttle};
+use super::events::Throttle;
 use super::outstanding::{Outcome, Outstanding};
 use super::wakeup::Wakeup;
 use super::{Identity, Interruption, ServerError};
@@ -39,6 +42,7 @@ pub(super) fn converse(
     mut last_number: u64,
 ) -> Result<(), Interruption> {
     let wakeup = Wakeup::new().map_err(ConnectionError::from)?;
+    let _beats = Beats::start(connection.sender(), engine.pulse()).map_err(ConnectionError::from)?;
     let waker = wakeup.waker();
     let mut outstanding = Outstanding::new(identity);
     loop {
@@ -87,7 +91,7 @@ fn carry_out(engine: &mut Engine, kind: Option<command::Kind>) -> Outcome {
         Some(command::Kind::Release(release)) => {
             engine.release(&release).map(|()| reply::Kind::Done(Done {})).map_err(CommandError::Engine)
         }
-        Some(command::Kind::Info(_)) => Ok(reply::Kind::Info(engine.info().clone())),
+        Some(command::Kind::Info(_)) => Ok(reply::Kind::Info(Box::new(engine.info().clone()))),
         Some(command::Kind::Fit(fit)) => {
             engine.fit(&fit.wishes.unwrap_or_default()).map(reply::Kind::Fit).map_err(CommandError::Engine)
         }
@@ -137,7 +141,8 @@ pub(super) fn step_reply(
     Ok(reply::Kind::StepDone(StepDone { forward_ns, num_programs_compiled, fingerprint }))
 }
 
-/// Warms up on another thread, so that the client gets reports even while the compilation of one program takes minutes.
+/// Warms up on another thread, so that the client gets reports even while the compilation of one program takes minutes:
+/// the last one is repeated, because the client counts the time without progress.
 fn warm_up(
     connection: &mut Connection,
     engine: &mut Engine,
@@ -157,7 +162,7 @@ fn warm_up(
         });
         let mut progress = Progress { phase: "warm up".to_owned(), done: 0, total: 1 };
         loop {
-            match reports_rx.recv_timeout(SIGN_OF_LIFE_INTERVAL) {
+            match reports_rx.recv_timeout(BEAT_INTERVAL) {
                 Ok(news) => progress = news,
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -186,14 +191,24 @@ fn refuse(connection: &mut Connection, sequence_number: u64, error: CommandError
     }
 }
 
-/// Returns the error for the client if its first command is not a Hello with this shard's protocol version.
-pub(super) fn refusal(command: &Command) -> Option<ShardError> {
+/// Returns the error for the client if its first command is not a Hello with the protocol version and the build of this
+/// shard, which is `own`.
+pub(super) fn refusal(command: &Command, own: &BuildId) -> Option<ShardError> {
     match &command.kind {
-        Some(command::Kind::Hello(Hello { protocol_version })) if *protocol_version == PROTOCOL_VERSION => None,
-        Some(command::Kind::Hello(Hello { protocol_version })) => Some(ShardError::new(
+        Some(command::Kind::Hello(Hello { protocol_version, build: _ })) if *protocol_version != PROTOCOL_VERSION => {
+            Some(ShardError::new(
+                Kind::Version,
+                format!("protocol version is {protocol_version}, but this shard speaks {PROTOCOL_VERSION}"),
+            ))
+        }
+        Some(command::Kind::Hello(Hello { build: Some(build), .. })) if build != own.as_str() => Some(ShardError::new(
             Kind::Version,
-            format!("protocol version is {protocol_version}, but this shard speaks {PROTOCOL_VERSION}"),
+            format!(
+                "the client is build {build}, but this shard is build {own}; if the executable was replaced, start the \
+                 server again"
+            ),
         )),
+        Some(command::Kind::Hello(_)) => None,
         Some(
             command::Kind::Info(_)
             | command::Kind::Fit(_)

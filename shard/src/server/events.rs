@@ -15,8 +15,6 @@ use crate::engine::{self, Engine, EngineError};
 
 /// The time after which the next report of progress is due.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// The maximum time between two replies to the client during warm-up, even if there is no progress.
-pub(super) const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of events in the queue.
 const EVENTS: usize = 16;
 

@@ -2,8 +2,8 @@
 //! order, and ends when its client leaves.
 //!
 //! Entry point: [`run`]. One thread accepts clients, one loads the model (`events`), and the main thread handles their
-//! events one at a time and talks to the client (`conversation`). During warm-up another thread uses the engine. The
-//! model is accessed only through [`Engine`].
+//! events one at a time and talks to the client (`conversation`). During warm-up another thread uses the engine. From
+//! the reply to Hello on, a thread sends signs of life (`beats`). The model is accessed only through [`Engine`].
 //!
 //! ```text
 //! bind ──▶ accept ─┐
@@ -11,6 +11,7 @@
 //!                                         └─▶ client gone before Warmup: wait for the next one
 //! ```
 
+mod beats;
 mod connection;
 mod conversation;
 mod events;
@@ -22,6 +23,7 @@ mod wakeup;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use build_id::BuildId;
 use endpoint::{ListenError, Stream};
 use proto::{HelloReply, PROTOCOL_VERSION, Progress, exit_status, reply};
 
@@ -119,7 +121,8 @@ impl Server {
             // No deadline is needed: a client may connect at any time, and a loader that fails sends an event too.
             let event = self.events.recv().map_err(|_| ServerError::LoaderPanicked)?;
             let Some(stream) = self.note(event)? else { continue };
-            match self.talk(&mut Connection::new(stream)) {
+            let talked = Connection::new(stream).map_err(|error| Interruption::Client(error.into()));
+            match talked.and_then(|mut connection| self.talk(&mut connection)) {
                 Ok(Ended::Left) => return Ok(()),
                 Ok(Ended::Refused) => {}
                 Err(Interruption::Shard(error)) => return Err(error),
@@ -158,7 +161,7 @@ impl Server {
     fn talk(&mut self, connection: &mut Connection) -> Result<Ended, Interruption> {
         let hello = connection.read_before(HELLO_DEADLINE)?;
         let sequence_number = hello.sequence_number;
-        if let Some(error) = conversation::refusal(&hello) {
+        if let Some(error) = conversation::refusal(&hello, BuildId::of_process()) {
             connection.reply(sequence_number, reply::Kind::Error(error))?;
             return Ok(Ended::Refused);
         }

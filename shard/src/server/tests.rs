@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use backend::{Backend, BackendError, Batch, DevicePlace, MemoryPlan, PendingStep, Progress, StateLayout};
+use backend::{Backend, BackendError, Batch, DevicePlace, MemoryPlan, PendingStep, Progress, Pulse, StateLayout};
 use devices::Device;
 use endpoint::Stream;
 use model::graph::StateBytes;
@@ -78,6 +78,10 @@ impl Backend for HeldBackend {
         self.mock.memory()
     }
 
+    fn pulse(&self) -> Pulse {
+        self.mock.pulse()
+    }
+
     fn devices(&self) -> Vec<DevicePlace> {
         self.mock.devices()
     }
@@ -134,7 +138,7 @@ impl Client {
             let mut engine: Engine = crate::engine::load(&args, &mut |_, _, _| ()).unwrap();
             engine.warmup(&Warmup::default(), &mut |_, _, _| ()).unwrap();
             let mut engine = engine.with_backend(|mock| Box::new(HeldBackend { mock, gate: held }));
-            converse(&mut Connection::new(Stream::Unix(other)), &mut engine, IDENTITY, 1)
+            converse(&mut Connection::new(Stream::Unix(other)).unwrap(), &mut engine, IDENTITY, 1)
         });
         Self { stream, sequence_number: 1, gate, conversation }
     }
@@ -161,7 +165,17 @@ impl Client {
         self.send(command::Kind::Step(Step { rows: vec![row] }));
     }
 
+    /// Receives the next reply to a command.
     fn receive(&mut self) -> Reply {
+        loop {
+            match self.receive_any() {
+                Reply { kind: Some(reply::Kind::Beat(_)), .. } => {}
+                reply => return reply,
+            }
+        }
+    }
+
+    fn receive_any(&mut self) -> Reply {
         let mut header = [0; HEADER_BYTES];
         std::io::Read::read_exact(&mut self.stream, &mut header).unwrap();
         let mut body = vec![0; frame::body_len(header).unwrap()];
@@ -169,11 +183,26 @@ impl Client {
         frame::decode(&body).unwrap()
     }
 
+    /// Returns the progress of the next beat.
+    fn receive_beat(&mut self) -> u64 {
+        loop {
+            if let Reply { sequence_number: 0, kind: Some(reply::Kind::Beat(beat)) } = self.receive_any() {
+                return beat.progress;
+            }
+        }
+    }
+
     /// Receives the reply to the command `sequence_number`, which is a step.
     fn receive_step(&mut self, sequence_number: u64) {
         let reply = self.receive();
         assert_eq!(reply.sequence_number, sequence_number);
         assert!(matches!(reply.kind, Some(reply::Kind::Step(_))), "{reply:?}");
+    }
+
+    /// Leaves after the reply to the command `sequence_number`, which is a step.
+    fn leave_after(mut self, sequence_number: u64) {
+        self.receive_step(sequence_number);
+        self.leave();
     }
 
     fn leave(mut self) {
@@ -262,4 +291,21 @@ fn a_client_that_goes_away_ends_the_conversation_while_a_step_is_under_way() {
     client.gate.wait_for_launches(1);
     drop(client.stream);
     assert!(matches!(join(client.conversation, "the end of the conversation"), Err(Interruption::Client(_))));
+}
+
+#[test]
+fn a_shard_beats_while_it_computes_and_while_it_is_idle() {
+    let mut client = Client::start();
+    // The warm-up made progress, and nothing does while the shard is idle.
+    let progress = client.receive_beat();
+    assert!(progress > 0);
+    assert_eq!(client.receive_beat(), progress);
+    client.step(0);
+    client.gate.wait_for_launches(1);
+    // The mock computes in `launch`, and the device that holds its results does not advance.
+    let progress = progress + 1;
+    while client.receive_beat() != progress {}
+    assert_eq!(client.receive_beat(), progress);
+    client.gate.release();
+    client.leave_after(2);
 }

@@ -16,7 +16,7 @@ pub(crate) struct Identity {
     /// The time of the response, in seconds since 1970.
     pub(super) created: u64,
     pub(super) model: String,
-    pub(super) system_fingerprint: &'static str,
+    pub(super) system_fingerprint: String,
 }
 
 /// The numbers of prompt tokens and of generated tokens.
@@ -68,11 +68,10 @@ pub(crate) struct Model {
 impl Identity {
     /// Creates the identity of a response. `object` is the kind of response, such as `chat.completion`; the random id
     /// begins with `prefix`.
-    pub(crate) fn new((object, prefix): (&'static str, &str), model: &str) -> Self {
+    pub(crate) fn new((object, prefix): (&'static str, &str), model: &str, system_fingerprint: &str) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let id = format!("{prefix}-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
-        let system_fingerprint = concat!(env!("CARGO_PKG_VERSION"), "-native");
-        Self { id, object, created, model: model.to_owned(), system_fingerprint }
+        Self { id, object, created, model: model.to_owned(), system_fingerprint: system_fingerprint.to_owned() }
     }
 }
 

@@ -9,20 +9,16 @@ use std::sync::mpsc;
 
 use llguidance::api::TopLevelGrammar;
 use proto::exit_status;
-use rustix::param::page_size;
-use rustix::process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
 use rustix::thread::gettid;
 
 use super::{NamedTokens, Reply, Request};
 use crate::aside::lower_priority;
 use crate::grammar::internal::{BEYOND, to_internal_or_panic, token_env};
 use crate::grammar::{GrammarError, LATE_NICENESS, PROMPT_TIME};
+use crate::process_limits::{self, MappedMemory};
 
 /// The stack of the thread that compiles, in bytes, taken from the memory of the trial.
 const STACK_BYTES: usize = 16 << 20;
-
-/// The addresses that an allocator may reserve without using them, in bytes.
-const RESERVED_BYTES: u64 = 256 << 20;
 
 /// The byte before a reply. It is in no text.
 pub(super) const MARK: u8 = 0;
@@ -58,27 +54,9 @@ pub fn try_grammar_as_process(args: &GrammarTrialArgs) -> ExitCode {
 
 /// Limits the memory and the processor time of this process, and lets it end with its parent.
 fn limit(args: &GrammarTrialArgs) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    // If the parent ended before the signal was requested, no signal comes, so the parent is checked here.
-    if getppid().map(Pid::as_raw_pid) != Some(args.parent_pid) {
-        return Err(io::Error::other("the process that started the trial is gone"));
-    }
-    let pages = std::fs::read_to_string("/proc/self/statm")?;
-    let pages: Vec<u64> = pages.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-    let [all, .., data, _] = pages[..] else { return Err(io::Error::other("/proc/self/statm has another form")) };
-    let bytes = |pages: u64| pages * page_size() as u64 + args.memory_bytes;
-    set_at_most(Resource::Data, bytes(data))?;
-    // Systems that do not limit data count the addresses that an allocator reserves, too.
-    set_at_most(Resource::As, bytes(all) + RESERVED_BYTES)?;
-    set_at_most(Resource::Core, 0)?;
-    // The kernel sends SIGXCPU at the limit.
-    set_at_most(Resource::Cpu, args.seconds)
-}
-
-fn set_at_most(resource: Resource, value: u64) -> io::Result<()> {
-    let maximum = getrlimit(resource).maximum;
-    let current = maximum.map_or(value, |maximum| value.min(maximum));
-    Ok(setrlimit(resource, Rlimit { current: Some(current), maximum })?)
+    process_limits::begin_child(args.parent_pid)?;
+    MappedMemory::now()?.limit(args.memory_bytes)?;
+    process_limits::limit_processor_time(args.seconds)
 }
 
 /// Reads the request and compiles its grammar on a thread with a stack of its own, whose priority falls if it takes
@@ -133,7 +111,7 @@ pub(super) mod tests {
     use std::process::Command;
 
     use clap::Parser as _;
-    use rustix::process::{getpid, kill_process};
+    use rustix::process::{Signal, getpid, kill_process};
 
     use super::*;
 

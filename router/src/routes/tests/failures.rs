@@ -12,6 +12,7 @@ use proto::RowFailure;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
+use crate::lifecycle::Stage;
 use crate::testing::{FakeShard, TestServer};
 
 #[tokio::test]
@@ -235,13 +236,14 @@ async fn stopping_ends_what_runs_with_an_error_and_says_goodbye() {
     let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 100}});
     let stop = async {
         server.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 3").await;
-        server.stop_tx.send_replace(true);
+        server.shutdown.advance(Stage::Ending);
     };
     let (streamed, ()) = tokio::join!(server.post("/generate_stream", &body), stop);
+    server.stop_tx.send_replace(true);
     let error = streamed.events().pop().unwrap()["error"].clone();
     insta::assert_snapshot!(
         error.as_str().unwrap(),
-        @"Request failed during generation: Server error: the server is shutting down"
+        @"the server is shutting down; send the request again, to another server"
     );
     steps.add_permits(2);
     server.batcher.await.unwrap().unwrap();

@@ -40,9 +40,13 @@ async fn the_rest_answers() {
         ("max_concurrent_requests", json!(128)),
         ("router", json!("text-generation-router")),
         ("model_sha", Value::Null),
+        ("sha", json!("c0ffee")),
+        ("system_fingerprint", json!("0.1.0-b0b1b2b3b4b5-1-cpu-avx2")),
     ] {
         assert_eq!(info[field], value, "{field}");
     }
+    let (id, target, features) = ("b0b1b2b3b4b5b6b7b8b9", "x86_64-unknown-linux-gnu", ["fxsr", "sse2"]);
+    assert_eq!(info["build"], json!({"id": id, "target": target, "profile": "debug", "features": features}));
     let metrics = server.get("/metrics").await;
     assert!(metrics.headers[header::CONTENT_TYPE].to_str().unwrap().starts_with("text/plain; version=0.0.4"));
     assert!(metrics.text.contains("tgi_batch_max_total_tokens 4096"), "{}", metrics.text);

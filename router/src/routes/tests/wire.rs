@@ -13,6 +13,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{Request, StatusCode};
 use tokio::sync::Semaphore;
 
+use crate::lifecycle::Stage;
 use crate::testing::{Answer, FakeShard, TestServer};
 
 /// True for headers whose values vary from run to run.
@@ -199,7 +200,7 @@ async fn failures() {
 #[tokio::test]
 async fn a_server_that_stops() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
-    server.health.lose();
+    server.shutdown.advance(Stage::Draining);
     insta::assert_snapshot!(exchanges(&server, &[("GET /health", ""), ("GET /ping", ""), ("GET /", "")]).await);
 }
 

@@ -226,5 +226,16 @@ fn probe_tools(template: &ChatTemplate, messages: Json, tools: Option<Vec<Json>>
         ending: ChatEnding::Conversation,
         ..ChatInputs::default()
     };
-    template.render(&inputs).ok()
+    if template.failed_trial.get().is_some() {
+        return None;
+    }
+    match template.render(&inputs) {
+        Ok(text) => Some(text),
+        Err(error) => {
+            if error.ends_start() {
+                let _ = template.failed_trial.set(error);
+            }
+            None
+        }
+    }
 }

@@ -1,16 +1,16 @@
 //! The environment of a template: Jinja as transformers sets it up. Filters and tests of minijinja that are known to
 //! differ from Jinja's are replaced.
 //!
-//! The number of steps is limited, so that no template runs forever.
+//! The number of steps is limited. The process that renders limits the time and the memory of each step.
 
 use jiff::civil::DateTime;
-use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters, tests};
 
-use super::budget::{self, GrowingText, charged, text_of};
 use super::json::{JsonStyle, json};
+use super::methods;
+use super::program::Raised;
 use super::python::{self, str_of};
-use super::{Raised, methods};
 
 /// The maximum number of instructions in one rendering.
 pub(super) const MAX_STEPS: u64 = 10_000_000;
@@ -22,26 +22,21 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_lstrip_blocks(true);
     environment.set_fuel(Some(MAX_STEPS));
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_formatter(|out, _, value| {
-        let text = str_of(value);
-        budget::charge(text.len())?;
-        Ok(out.write_str(&text)?)
-    });
+    environment.set_formatter(|out, _, value| Ok(out.write_str(&str_of(value))?));
     environment.set_unknown_method_callback(methods::call);
     environment.add_function("raise_exception", raise_exception);
 
     environment.add_filter("tojson", tojson);
-    environment.add_filter("string", |value: &Value| charged(str_of(value).into_owned()));
-    environment.add_filter("pprint", |value: &Value| charged(python::repr(value)));
-    environment.add_filter("upper", |value: &Value| charged(text_of(value)?.to_uppercase()));
-    environment.add_filter("lower", |value: &Value| charged(text_of(value)?.to_lowercase()));
-    environment.add_filter("title", |value: &Value| charged(filters::title(text_of(value)?)));
+    environment.add_filter("string", |value: &Value| str_of(value).into_owned());
+    environment.add_filter("pprint", python::repr);
+    environment.add_filter("upper", |value: &Value| str_of(value).to_uppercase());
+    environment.add_filter("lower", |value: &Value| str_of(value).to_lowercase());
+    environment.add_filter("title", |value: &Value| filters::title(str_of(value)));
     environment.add_filter("capitalize", capitalize);
     environment.add_filter("trim", trim);
     environment.add_filter("replace", replace);
     environment.add_filter("indent", indent);
     environment.add_filter("join", join);
-    environment.add_filter("format", format_fields);
     environment.add_filter("length", length);
     environment.add_filter("count", length);
     environment.add_filter("items", items);
@@ -59,7 +54,7 @@ pub(super) fn environment() -> Environment<'static> {
 pub(super) fn strftime_at(now: DateTime) -> Value {
     Value::from_function(move |format: &str| {
         let invalid = |error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}): {error}"));
-        charged(jiff::fmt::strtime::format(format, now).map_err(invalid)?)
+        jiff::fmt::strtime::format(format, now).map_err(invalid)
     })
 }
 
@@ -75,7 +70,7 @@ fn tojson(value: &Value, ensure_ascii: Option<Value>, indent: Option<Value>, kwa
         None => None,
         Some(indent) => Some(match indent.as_str() {
             Some(indent) => indent.to_owned(),
-            None => budget::repeat(" ", usize::try_from(i64::try_from(indent)?).unwrap_or(0))?,
+            None => " ".repeat(usize::try_from(i64::try_from(indent)?).unwrap_or(0)),
         }),
     };
     let separators: Option<Vec<String>> = kwargs.get("separators")?;
@@ -94,26 +89,27 @@ fn tojson(value: &Value, ensure_ascii: Option<Value>, indent: Option<Value>, kwa
         sort_keys: is_set(kwargs.get("sort_keys")?),
     };
     kwargs.assert_all_used()?;
-    charged(json(value, &style)?).map(Value::from)
+    json(value, &style).map(Value::from)
 }
 
-fn capitalize(value: &Value) -> Result<String, Error> {
-    let text = text_of(value)?;
+fn capitalize(value: &Value) -> String {
+    let text = str_of(value);
     let mut chars = text.chars();
     let first: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
-    charged(first + &chars.as_str().to_lowercase())
+    first + &chars.as_str().to_lowercase()
 }
 
-fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
+fn trim(value: &Value, chars: Option<&str>) -> String {
     let is_trimmed = |c: char| chars.map_or_else(|| python::is_space(c), |chars| chars.contains(c));
-    charged(str_of(value).trim_matches(is_trimmed).to_owned())
+    str_of(value).trim_matches(is_trimmed).to_owned()
 }
 
-fn replace(value: &Value, old: &Value, new: &Value, count: Option<usize>) -> Result<String, Error> {
-    let (value, old, new) = (text_of(value)?, text_of(old)?, text_of(new)?);
-    let count = count.unwrap_or(usize::MAX);
-    budget::charge_replacement(&value, &old, &new, count)?;
-    Ok(value.replacen(&*old, &new, count))
+fn replace(value: &Value, old: &Value, new: &Value, count: Option<usize>) -> String {
+    let (value, old, new) = (str_of(value), str_of(old), str_of(new));
+    match count {
+        Some(count) => value.replacen(&*old, &new, count),
+        None => value.replace(&*old, &new),
+    }
 }
 
 /// Indents all lines except the first line and empty lines. With `first` the first line is indented too, and with
@@ -126,16 +122,16 @@ fn indent(value: &Value, width: Option<Value>, first: Option<bool>, kwargs: Kwar
     kwargs.assert_all_used()?;
     let indention = match width.as_str() {
         Some(indention) => indention.to_owned(),
-        None => budget::repeat(" ", usize::try_from(i64::try_from(width)?).unwrap_or(0))?,
+        None => " ".repeat(usize::try_from(i64::try_from(width)?).unwrap_or(0)),
     };
-    let mut indented = GrowingText::new();
-    for (index, line) in text_of(value)?.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)).enumerate() {
-        indented.push_str(if index > 0 { "\n" } else { "" })?;
+    let mut indented = String::new();
+    for (index, line) in str_of(value).split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)).enumerate() {
+        indented.push_str(if index > 0 { "\n" } else { "" });
         let is_indented = if index == 0 { first } else { blank || !line.is_empty() };
-        indented.push_str(if is_indented { &indention } else { "" })?;
-        indented.push_str(line)?;
+        indented.push_str(if is_indented { &indention } else { "" });
+        indented.push_str(line);
     }
-    indented.finish()
+    Ok(indented)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "minijinja hands them over by value")]
@@ -143,24 +139,16 @@ fn join(value: &Value, joiner: Option<&str>, attribute: Option<&str>, kwargs: Kw
     let joiner = joiner.or(kwargs.get("d")?).unwrap_or_default();
     let attribute = attribute.or(kwargs.get("attribute")?);
     kwargs.assert_all_used()?;
-    let mut joined = GrowingText::new();
+    let mut joined = String::new();
     for (index, item) in value.try_iter()?.enumerate() {
         let item = match attribute {
             Some(attribute) => item.get_attr(attribute)?,
             None => item,
         };
-        joined.push_str(if index > 0 { joiner } else { "" })?;
-        joined.push_str(&text_of(&item)?)?;
+        joined.push_str(if index > 0 { joiner } else { "" });
+        joined.push_str(&str_of(&item));
     }
-    joined.finish()
-}
-
-/// Python's `value % args`.
-fn format_fields(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    if let Some(text) = value.as_str() {
-        budget::charge(methods::format_bytes(text, &args, '%'))?;
-    }
-    filters::format(state, value, args)
+    Ok(joined)
 }
 
 fn length(value: &Value) -> Result<usize, Error> {

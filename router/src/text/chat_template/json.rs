@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-use super::budget;
 use super::python::{MAX_DEPTH, number};
 
 /// The layout options of `json.dumps`.
@@ -23,17 +22,16 @@ pub(super) struct JsonStyle {
 /// Returns `json.dumps(value)`.
 ///
 /// # Errors
-/// When the value contains something that JSON lacks, such as a function or an undefined value, is nested too deeply,
-/// or becomes a longer text than the budget of the rendering allows.
+/// When the value contains something that JSON lacks, such as a function or an undefined value, or is nested too
+/// deeply.
 pub(super) fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
-    let mut writer = Writer { out: String::new(), limit_bytes: budget::left(), style, depth: 0 };
+    let mut writer = Writer { out: String::new(), style, depth: 0 };
     writer.value(value)?;
     Ok(writer.out)
 }
 
 struct Writer<'a> {
     out: String,
-    limit_bytes: usize,
     style: &'a JsonStyle,
     depth: usize,
 }
@@ -47,17 +45,16 @@ impl Writer<'_> {
             ValueKind::Number => self.out.push_str(&number(value, ["NaN", "Infinity"])),
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
-                self.check_room(value.len().unwrap_or(0))?;
-                self.items(['[', ']'], value.try_iter()?, Self::value)?;
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.items(['[', ']'], &items, Self::value)?;
             }
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
                 if self.style.sort_keys {
                     keys.sort();
                 }
-                self.items(['{', '}'], keys.into_iter(), |writer, key| {
+                self.items(['{', '}'], &keys, |writer, key| {
                     writer.key(key)?;
-                    writer.check_room(writer.style.key_separator.len())?;
                     writer.out.push_str(&writer.style.key_separator);
                     writer.value(&value.get_item(key)?)
                 })?;
@@ -70,7 +67,7 @@ impl Writer<'_> {
     fn items(
         &mut self,
         [open, close]: [char; 2],
-        items: impl Iterator<Item = Value>,
+        items: &[Value],
         mut write: impl FnMut(&mut Self, &Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if self.depth >= MAX_DEPTH {
@@ -78,36 +75,24 @@ impl Writer<'_> {
         }
         self.out.push(open);
         self.depth += 1;
-        let mut is_empty = true;
-        for item in items {
-            let separator = if is_empty { "" } else { self.style.item_separator.as_str() };
-            is_empty = false;
-            self.check_room(separator.len())?;
-            self.out.push_str(separator);
-            self.new_line()?;
-            write(self, &item)?;
+        for (index, item) in items.iter().enumerate() {
+            self.out.push_str(if index > 0 { &self.style.item_separator } else { "" });
+            self.new_line();
+            write(self, item)?;
         }
         self.depth -= 1;
-        if !is_empty {
-            self.new_line()?;
+        if !items.is_empty() {
+            self.new_line();
         }
         self.out.push(close);
         Ok(())
     }
 
-    fn new_line(&mut self) -> Result<(), Error> {
+    fn new_line(&mut self) {
         if let Some(indent) = &self.style.indent {
-            self.check_room(indent.len().saturating_mul(self.depth))?;
             self.out.push('\n');
             self.out.extend(std::iter::repeat_n(indent.as_str(), self.depth));
         }
-        Ok(())
-    }
-
-    /// Checks that the budget has room for this many bytes more.
-    fn check_room(&self, more_bytes: usize) -> Result<(), Error> {
-        let is_full = self.out.len().saturating_add(more_bytes) > self.limit_bytes;
-        if is_full { Err(budget::too_long()) } else { Ok(()) }
     }
 
     /// Writes a key. A key that is another simple value becomes a string, as in Python.

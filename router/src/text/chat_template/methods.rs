@@ -7,7 +7,6 @@ use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
-use super::budget::{self, GrowingText, text_of};
 use super::python;
 
 /// Calls a method that minijinja lacks.
@@ -16,10 +15,7 @@ use super::python;
 /// When there is no such method, or the arguments do not fit.
 pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let found = match (value.kind(), value.as_str()) {
-        (_, Some(text)) => {
-            charge(text, method, args)?;
-            string_method(text, method, args)?
-        }
+        (_, Some(text)) => string_method(text, method, args)?,
         (ValueKind::Seq | ValueKind::Iterable, None) => list_method(value, method, args)?,
         (ValueKind::Map, None) if method == "copy" => Some(value.clone()),
         _ => None,
@@ -28,43 +24,6 @@ pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, args: &[V
         Some(result) => Ok(result),
         None => pycompat::unknown_method_callback(state, value, method, args),
     }
-}
-
-/// Charges the text that a method of a string makes, except `join`.
-fn charge(text: &str, method: &str, args: &[Value]) -> Result<(), Error> {
-    match (method, args) {
-        ("replace", [old, new, rest @ ..]) => {
-            let count = rest.first().and_then(|count| usize::try_from(i64::try_from(count.clone()).ok()?).ok());
-            let (old, new) = (old.as_str().unwrap_or_default(), new.as_str().unwrap_or_default());
-            budget::charge_replacement(text, old, new, count.unwrap_or(usize::MAX))
-        }
-        ("format", _) => budget::charge(format_bytes(text, args, '{')),
-        (
-            "upper" | "lower" | "title" | "capitalize" | "strip" | "lstrip" | "rstrip" | "split" | "rsplit"
-            | "splitlines" | "partition" | "rpartition" | "removeprefix" | "removesuffix",
-            _,
-        ) => budget::charge(text.len()),
-        _ => Ok(()),
-    }
-}
-
-/// Returns an upper bound on the length of `text.format(args)`, with the mark `{`, or `text % args`, with the mark `%`.
-/// Each field may print the longest argument, padded to the widths in the field by characters of up to four bytes.
-pub(super) fn format_bytes(text: &str, args: &[Value], mark: char) -> usize {
-    let longest = args.iter().map(|arg| python::str_of(arg).len()).max().unwrap_or(0);
-    let fields = text.split(mark).skip(1).map(|field| match mark {
-        '{' => field.rsplit_once('}').map_or(field, |(field, _)| field),
-        _ => {
-            let field = field.strip_prefix('(').and_then(|named| named.split_once(')')).map_or(field, |(_, rest)| rest);
-            field.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default()
-        }
-    });
-    let field_bytes = |field: &str| {
-        let widths = field.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
-        let width = widths.map(|digits| digits.parse().unwrap_or(usize::MAX)).fold(0, usize::saturating_add);
-        width.saturating_mul(4).saturating_add(longest)
-    };
-    fields.map(field_bytes).fold(text.len(), usize::saturating_add)
 }
 
 fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
@@ -100,12 +59,8 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
 
 fn join(joiner: &str, args: &[Value]) -> Result<String, Error> {
     let (items,): (&Value,) = from_args(args)?;
-    let mut joined = GrowingText::new();
-    for (index, item) in items.try_iter()?.enumerate() {
-        joined.push_str(if index > 0 { joiner } else { "" })?;
-        joined.push_str(&text_of(&item)?)?;
-    }
-    joined.finish()
+    let items: Vec<Value> = items.try_iter()?.collect();
+    Ok(items.iter().map(python::str_of).collect::<Vec<_>>().join(joiner))
 }
 
 fn list_method(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {

@@ -1,41 +1,39 @@
 //! Chat templates: they turn the messages of a conversation into the text format that the model was trained on.
 //!
 //! Templates are Jinja, written for Python. [`ChatTemplate::render`] returns the same text as transformers'
-//! `apply_chat_template`, apart from known differences; the tests in `recorded` compare both and list them. A template
-//! comes with the model and is trusted like its weights, but a conversation is not trusted, so the number of steps and
-//! the size of the text are limited. The time that a template can print is one of the inputs.
+//! `apply_chat_template`, apart from known differences; the tests in `recorded` compare both and list them. Neither a
+//! model's template nor a conversation is trusted: a child process renders (`renderer`), with limits of memory and
+//! processor time. The time that a template can print is one of the inputs.
 //!
 //! Outside of tests, this folder reads no file and knows no tokenizer.
 
 mod adapt;
-mod budget;
 mod calls;
 mod environment;
 mod json;
 mod methods;
+mod program;
 mod python;
 #[cfg(test)]
 mod recorded;
+mod renderer;
 mod source;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 use jiff::civil::DateTime;
-use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
+
+pub use renderer::{ChatRendererArgs, render_chats_as_process};
 
 use super::answer::{AnswerForm, Thinking, Tools, thinking_of};
 use adapt::Shapes;
-
-/// The maximum size of a rendered text, and of all texts that filters and methods make on the way to it, in bytes.
-const MAX_TEXT_BYTES: usize = 64 << 20;
-
-/// The name of the only template of an environment, used in errors.
-const NAME: &str = "chat template";
+use program::{Conversation, TemplateSource};
+use renderer::{IsolatedTemplate, MAX_MEMORY_BYTES, MIN_MEMORY_BYTES};
 
 /// The mark that is appended to the message that the model continues, so that the message's end can be found in the
 /// rendered text.
@@ -50,10 +48,11 @@ pub(crate) type SpecialTokens = BTreeMap<String, String>;
 /// A template that can be rendered.
 #[derive(Debug)]
 pub(crate) struct ChatTemplate {
-    environment: Environment<'static>,
-    special_tokens: SpecialTokens,
+    template: IsolatedTemplate,
     shapes: Shapes,
     thinking: Option<&'static Thinking>,
+    /// The first error of a limit while test messages were rendered. No further ones are rendered then.
+    failed_trial: OnceLock<ChatTemplateError>,
 }
 
 /// The text of a rendered conversation, and the form of the answer to it.
@@ -129,33 +128,54 @@ pub(crate) enum ChatTemplateError {
     Failed(String),
     #[error("rendering the conversation takes more than {} steps", environment::MAX_STEPS)]
     TooManySteps,
-    #[error("rendering the conversation makes more than {MAX_TEXT_BYTES} bytes of text")]
-    TooLong,
+    #[error("rendering the conversation takes more than {seconds} s of processor time")]
+    TooMuchTime { seconds: u64 },
+    #[error("rendering the conversation takes more than {} MiB of memory, or nests values too deeply", bytes >> 20)]
+    TooMuchMemory { bytes: u64 },
+    /// A defect of this server or of its surroundings.
+    #[error("the process that renders conversations cannot be used ({0}); ask the server's operator")]
+    NoProcess(String),
     #[error("the last message has no `content` to continue")]
     NothingToContinue,
     #[error("the template leaves out or changes the last message, so it cannot be continued")]
     NotContinued,
 }
 
-/// The message of `raise_exception`.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Raised(String);
+impl ChatTemplateError {
+    /// True if the template exceeded a limit, or could not be tried. Such a template ends the start of a server.
+    pub(crate) fn ends_start(&self) -> bool {
+        use ChatTemplateError::{NoProcess, TooManySteps, TooMuchMemory, TooMuchTime};
+        matches!(self, TooManySteps | TooMuchTime { .. } | TooMuchMemory { .. } | NoProcess(_))
+    }
+}
+
+/// Ends the processes that this thread started to render. The thread starts them again if it renders again.
+pub(crate) fn end_renderers() {
+    renderer::end_children();
+}
 
 impl ChatTemplate {
-    /// Compiles a template.
+    /// Compiles a template, and renders test messages to find the shapes that it reads.
     ///
     /// # Errors
     /// [`ChatTemplateError::Unreadable`] when the source is not valid Jinja. Unknown functions, filters and tests are
-    /// errors when they are rendered.
+    /// errors when they are rendered. An error of a limit when compiling or a test message exceeds it.
     pub(crate) fn compile(source: &str, special_tokens: SpecialTokens) -> Result<Self, ChatTemplateError> {
-        let mut environment = environment::environment();
-        let unreadable = |error: Error| ChatTemplateError::Unreadable(error.to_string());
-        environment.add_template_owned(NAME, source::prepare(source)).map_err(unreadable)?;
-        let mut template = Self { environment, special_tokens, shapes: Shapes::ALL, thinking: thinking_of(source) };
+        let template = IsolatedTemplate::compile(&TemplateSource { text: Cow::Borrowed(source), special_tokens })?;
+        let thinking = thinking_of(source);
+        let mut template = Self { template, shapes: Shapes::ALL, thinking, failed_trial: OnceLock::new() };
         template.shapes = Shapes::of(&template);
         template.thinking = template.thinking.or_else(|| adapt::thinking_in_texts(&template));
-        Ok(template)
+        match template.failed_trial.take() {
+            Some(error) => Err(error),
+            None => Ok(template),
+        }
+    }
+
+    /// Limits the memory of a rendering to this share of the memory for text, in bytes. Inputs have memory of their
+    /// own.
+    pub(crate) fn limit_memory(&mut self, share_bytes: usize) {
+        self.template.limits.memory_bytes = (share_bytes as u64).clamp(MIN_MEMORY_BYTES, MAX_MEMORY_BYTES);
     }
 
     /// Returns the text of a conversation whose messages have the shapes of OpenAI's API. Messages are adapted to the
@@ -189,29 +209,14 @@ impl ChatTemplate {
     }
 
     fn evaluate(&self, messages: &[Map<String, Json>], inputs: &ChatInputs) -> Result<String, ChatTemplateError> {
-        let ends_with_prompt = inputs.ending == ChatEnding::GenerationPrompt;
-        let own = [
-            ("strftime_now", environment::strftime_at(inputs.now)),
-            ("messages", Value::from_serialize(messages)),
-            ("tools", Value::from_serialize(&inputs.tools)),
-            ("documents", Value::from_serialize(&inputs.documents)),
-            ("add_generation_prompt", Value::from(ends_with_prompt)),
-        ];
-        let special_tokens = self.special_tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token)));
-        let variables = inputs.variables.iter().map(|(name, value)| (name.as_str(), Value::from_serialize(value)));
-        let context: Value = special_tokens.chain(variables).chain(own).collect();
-        let mut text = BoundedText::default();
-        budget::start();
-        let render = || self.environment.get_template(NAME)?.render_captured_to(context, &mut text).map(drop);
-        match catch_unwind(AssertUnwindSafe(render)) {
-            Ok(rendered) => rendered.map_err(|error| failure(&error))?,
-            Err(_) => {
-                return Err(ChatTemplateError::Failed(
-                    "the template failed because of a defect of this server".to_owned(),
-                ));
-            }
-        }
-        String::from_utf8(text.0).map_err(|error| ChatTemplateError::Failed(error.to_string()))
+        self.template.render(&Conversation {
+            messages: Cow::Borrowed(messages),
+            tools: Cow::Borrowed(&inputs.tools),
+            documents: Cow::Borrowed(&inputs.documents),
+            variables: Cow::Borrowed(&inputs.variables),
+            add_generation_prompt: inputs.ending == ChatEnding::GenerationPrompt,
+            now: inputs.now.to_string(),
+        })
     }
 }
 
@@ -251,34 +256,4 @@ fn cut_at_mark(mut text: String, wanted: &str) -> Result<String, ChatTemplateErr
         text.truncate(text.trim_end_matches(python::is_space).len());
     }
     Ok(text)
-}
-
-fn failure(error: &Error) -> ChatTemplateError {
-    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
-    if let Some(Raised(sentence)) = causes.filter_map(|cause| cause.downcast_ref()).next() {
-        return ChatTemplateError::Raised(sentence.clone());
-    }
-    match error.kind() {
-        ErrorKind::OutOfFuel => ChatTemplateError::TooManySteps,
-        ErrorKind::WriteFailure => ChatTemplateError::TooLong,
-        _ => ChatTemplateError::Failed(error.to_string()),
-    }
-}
-
-/// A text that can grow up to [`MAX_TEXT_BYTES`].
-#[derive(Default)]
-struct BoundedText(Vec<u8>);
-
-impl io::Write for BoundedText {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_TEXT_BYTES {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

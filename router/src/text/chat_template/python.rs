@@ -1,16 +1,13 @@
 //! Python's `str` and `repr` of values. Chat templates are written and tested with Python, and the model was trained on
 //! text that Python printed.
 //!
-//! Printing never fails. A text that becomes longer than the bytes that are left of the budget of the rendering is cut
-//! a little above them, so that the caller finds that it is too long.
+//! Printing never fails.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
-
-use super::budget;
 
 /// The maximum depth to which nested lists and objects are printed. JSON in requests is nested less deeply.
 pub(super) const MAX_DEPTH: usize = 200;
@@ -38,16 +35,12 @@ pub(super) fn is_space(c: char) -> bool {
 
 fn write_repr(out: &mut String, value: &Value, depth: usize) {
     match value.kind() {
-        _ if out.len() > budget::left() => {}
         _ if depth > MAX_DEPTH => out.push_str("..."),
         ValueKind::String => write_str_repr(out, value.as_str().unwrap_or_default()),
         ValueKind::Number if !value.is_integer() => out.push_str(&number(value, ["nan", "inf"])),
         ValueKind::Seq | ValueKind::Iterable => {
             out.push('[');
             for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
-                if out.len() > budget::left() {
-                    break;
-                }
                 out.push_str(if index > 0 { ", " } else { "" });
                 write_repr(out, &item, depth + 1);
             }
@@ -56,9 +49,6 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) {
         ValueKind::Map => {
             out.push('{');
             for (index, key) in value.try_iter().into_iter().flatten().enumerate() {
-                if out.len() > budget::left() {
-                    break;
-                }
                 out.push_str(if index > 0 { ", " } else { "" });
                 write_repr(out, &key, depth + 1);
                 out.push_str(": ");

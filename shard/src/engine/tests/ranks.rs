@@ -48,7 +48,7 @@ impl Engines {
     }
 
     pub(super) fn warmup(&mut self, warmup: &Warmup) -> Result<WarmupReply, EngineError> {
-        let timeless = |reply: WarmupReply| WarmupReply { slowest_token_ns: 0, ..reply };
+        let timeless = |reply: WarmupReply| WarmupReply { slowest_token_ns: 0, decode_ns: 0, ..reply };
         self.tell(|engine| engine.warmup(warmup, &mut |_, _, _| ()).map(timeless))
     }
 

@@ -17,7 +17,7 @@ use model::models::Config;
 use model::sampling::Samplers;
 use model_files::ModelFiles;
 use proto::{ModelInfo, SampledToken, Step, command};
-use scheduler::{Limits, PrefixScope, Prompt, PromptWants, Scheduler, SequenceEvent, SequenceSpec, Tenant};
+use scheduler::{Limits, Pace, PrefixScope, Prompt, PromptWants, Scheduler, SequenceEvent, SequenceSpec, Tenant};
 use xla::{Platform, XlaBackend, XlaOptions};
 
 use super::super::load::{Description, describe, membership};
@@ -227,7 +227,7 @@ pub(super) fn schedule(
     };
     let ids: Vec<_> = prompts.iter().map(submit).collect();
     let (mut tokens, mut num_preempted) = (vec![Vec::new(); prompts.len()], 0);
-    while let Some(step) = scheduler.schedule(now) {
+    while let Some(step) = scheduler.schedule(now, &Pace::default()) {
         num_preempted += step.num_preempted;
         for command in step.into_commands() {
             let reply = match command {

@@ -4,6 +4,7 @@
 //! Rows request masks, best tokens, and `min_new_tokens`.
 
 use devices::Device;
+use devices::plugins::testing::plugin_path;
 use proto::{Release, Row, SamplingParams, ShardError, Step, shard_error};
 
 use super::super::EngineError;
@@ -88,7 +89,7 @@ fn masked_rows_choose_what_is_allowed() {
 }
 
 #[test]
-fn logits_that_are_not_finite_are_a_device_error() {
+fn a_model_whose_scores_are_not_finite_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     for file in ["config.json", "generation_config.json", "model.safetensors"] {
         std::fs::copy(fixture("tiny-llama-tied").join(file), directory.path().join(file)).unwrap();
@@ -99,14 +100,27 @@ fn logits_that_are_not_finite_are_a_device_error() {
     let len = bytes.len();
     bytes[len - 192..].copy_from_slice(&[f32::MAX.to_le_bytes(); 48].concat());
     std::fs::write(&path, bytes).unwrap();
-    let mut engine = load(&args(directory.path().to_str().unwrap(), Device::CPU), &mut |_, _, _| ()).unwrap();
-    let error = engine.warmup(&proto::Warmup::default(), &mut |_, _, _| ()).unwrap_err();
-    assert_eq!(kind(&error), shard_error::Kind::Device);
+    let xla = plugin_path(Device::XLA_CPU).map(|_| Device::XLA_CPU);
+    let sizes = proto::Warmup {
+        max_total_tokens: Some(64),
+        max_batch_prefill_tokens: Some(64),
+        max_batch_total_tokens: Some(128),
+        max_batch_size: Some(2),
+        ..proto::Warmup::default()
+    };
+    let mut errors = Vec::new();
+    for device in [Some(Device::CPU), xla].into_iter().flatten() {
+        let mut engine = load(&args(directory.path().to_str().unwrap(), device), &mut |_, _, _| ()).unwrap();
+        let error = engine.warmup(&sizes, &mut |_, _, _| ()).unwrap_err();
+        assert_eq!((kind(&error), error.exit_status()), (shard_error::Kind::Model, 2), "{device}");
+        assert!(!engine.is_warm(), "{device}");
+        errors.push(error.to_string());
+    }
+    errors.dedup();
     insta::assert_snapshot!(
-        error,
-        @"the logits of the warm-up in slot 0 contain NaN or infinity; check the weights and the device"
+        errors.join("\n"),
+        @"the model's scores of the next token are NaN or infinite in the warm-up, so it can generate nothing: a weight or a number in its configuration, such as the epsilon of the norms or rope_theta, is wrong, or its activations exceed what float32 can represent; compare the files with the published ones, or try another --dtype"
     );
-    assert!(!engine.is_warm());
 }
 
 #[test]
