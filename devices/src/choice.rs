@@ -39,7 +39,9 @@ pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundi
                 let reason = format!("{found}, plugin {} ({})", plugin.path.display(), plugin.source);
                 return Choice { device, reason };
             }
-            Err(error @ PluginError::Libraries { .. }) => passed_over.push(format!("{found}, but {error}")),
+            Err(error @ (PluginError::Libraries { .. } | PluginError::Untrusted { .. })) => {
+                passed_over.push(format!("{found}, but {error}"))
+            }
             Err(PluginError::Named { .. } | PluginError::NotFound { .. }) => passed_over.push(format!(
                 "{found}, but its plugin is missing: run `text-generation-launcher plugin fetch {}` to use it",
                 plugin.name

@@ -21,6 +21,7 @@ mod cuda;
 mod device;
 mod help;
 mod mock;
+pub mod ownership;
 mod platform;
 pub mod plugins;
 mod quantize;

@@ -18,6 +18,8 @@ const MIN_STAY: Duration = Duration::from_millis(250);
 pub struct WaitingRoom<T> {
     /// The connections of each origin by number. No origin is without connections.
     origins: BTreeMap<Origin, BTreeMap<u64, Guest<T>>>,
+    /// The number of connections of all origins together.
+    len: usize,
     next: u64,
 }
 
@@ -51,7 +53,7 @@ type Origin = Option<IpAddr>;
 
 impl<T> Default for WaitingRoom<T> {
     fn default() -> Self {
-        Self { origins: BTreeMap::new(), next: 0 }
+        Self { origins: BTreeMap::new(), len: 0, next: 0 }
     }
 }
 
@@ -60,6 +62,7 @@ impl<T> WaitingRoom<T> {
     pub fn enter(&mut self, address: Option<IpAddr>, now: Instant, value: T) -> Ticket {
         let ticket = Ticket { origin: address.map(network), number: self.next };
         self.next += 1;
+        self.len += 1;
         self.origins.entry(ticket.origin).or_default().insert(ticket.number, Guest { since: now, value });
         ticket
     }
@@ -68,6 +71,7 @@ impl<T> WaitingRoom<T> {
     pub fn leave(&mut self, ticket: &Ticket) -> Option<T> {
         let guests = self.origins.get_mut(&ticket.origin)?;
         let guest = guests.remove(&ticket.number)?;
+        self.len -= 1;
         if guests.is_empty() {
             self.origins.remove(&ticket.origin);
         }
@@ -91,12 +95,12 @@ impl<T> WaitingRoom<T> {
 
     /// The number of connections in the room.
     pub fn len(&self) -> usize {
-        self.origins.values().map(BTreeMap::len).sum()
+        self.len
     }
 
     /// True if no connection is in the room.
     pub fn is_empty(&self) -> bool {
-        self.origins.is_empty()
+        self.len == 0
     }
 
     /// The number of connections from this address.

@@ -67,24 +67,24 @@ def free_port():
 
 class Container:
     """A container that runs until the `with` block ends. With `index`, it is the one of that pod of a group, whose pods
-    reach each other at `slice_port`."""
+    reach each other through `network`, at the ports of the manifest. Otherwise it has free ports of this machine."""
 
-    def __init__(self, executable, pod, secrets, model, is_isolated, index=None, slice_port=None):
+    def __init__(self, executable, pod, secrets, model, is_isolated, index=None, network=None):
         self.pod = pod
         self.index = index
+        self.network = network
         self.executable = executable
         self.is_isolated = is_isolated
         self.folder = Path(tempfile.mkdtemp(prefix="hilo-pod-"))
         self.folder.chmod(0o755)
-        self.ports = {pod.port(port["containerPort"]): free_port() for port in pod.container["ports"]}
+        ports = [pod.port(port["containerPort"]) for port in pod.container["ports"]]
+        self.ports = {port: port if network else free_port() for port in ports}
         self.listening = self.ports[pod.port("http")]
-        if slice_port:
-            self.ports[pod.port("slice")] = slice_port
         self.secrets = secrets
         self.volumes = self.make_volumes(model)
         self.variables = self.make_variables()
         self.arguments = [self.replaced(argument) for argument in pod.container.get("args", [])]
-        self.url = f"http://127.0.0.1:{self.listening}"
+        self.url = f"http://{network.addresses[index] if network else '127.0.0.1'}:{self.listening}"
 
     def make_volumes(self, model):
         """Makes a folder for each volume, and returns (folder, path in the container, mount option) for each."""
@@ -154,7 +154,9 @@ class Container:
             security = self.pod.spec["securityContext"] | self.pod.container["securityContext"]
             user = f"{security['runAsUser']}:{security['runAsGroup']}"
             variables = [f"{name}={value}" for name, value in self.variables.items()]
-            command = [*UNSHARE, "bash", "-c", AS_ROOT, "-", user, *variables, f"/{PROGRAM}", *self.arguments]
+            entering = self.network.entering(self.index) if self.network else []
+            program = [f"/{PROGRAM}", *self.arguments]
+            command = [*entering, *UNSHARE, "bash", "-c", AS_ROOT, "-", user, *variables, *program]
             surroundings = os.environ | {"root": str(root), "mounts": str(self.folder / "mounts")}
             self.process = subprocess.Popen(command, env=surroundings, stdout=log, stderr=log)
         else:
@@ -175,9 +177,10 @@ class Container:
                 shutil.copy(library, root / library[1:])
         for path in ("proc", "dev", "sys", *(path[1:] for _, path, _ in self.volumes if path != "/dev/shm")):
             (root / path).mkdir(parents=True, exist_ok=True)
-        if self.index is not None:
-            names = [f"{self.pod.host(index)}.default" for index in range(self.pod.group_size)]
-            (root / "etc/hosts").write_text("".join(f"127.0.0.1 {name}\n" for name in names))
+        if self.network:
+            hosts = enumerate(self.network.addresses)
+            lines = [f"{address} {self.pod.host(index)}.default\n" for index, address in hosts]
+            (root / "etc/hosts").write_text("".join(lines))
         lines = [f"{folder} {path} {option}\n" for folder, path, option in self.volumes]
         (self.folder / "mounts").write_text("".join(lines))
 

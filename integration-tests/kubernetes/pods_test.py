@@ -20,6 +20,7 @@ from pathlib import Path
 import container
 import kustomize
 import manifests
+import network
 
 SECRETS = {"hf-token": "hf_test", "api-key": "test-key", "secret": "shown to the hosts of a slice"}
 # The demo model as a directory.
@@ -153,17 +154,16 @@ def check_stop(servers, headers):
         assert status == 0, f"the exit status is {status}"
 
 
-def run_pod(executable, pod, is_isolated):
-    """Runs a pod, or all pods of a group, and returns the number of them."""
+def run_pod(executable, pod, is_isolated, is_connected):
+    """Runs a pod, or all pods of a group if they can be connected, and returns the number of them."""
     headers = {"Authorization": f"Bearer {SECRETS['api-key']}"}
-    # The names of other hosts are known only in a container. The demo model cannot be split over the hosts of a TPU's
-    # slice.
-    is_group = is_isolated and pod.group_size > 1 and "google.com/tpu" not in pod.container["resources"]["limits"]
-    port = container.free_port() if pod.group else None
+    # The demo model cannot be split over the hosts of a TPU's slice.
+    is_group = is_connected and pod.group_size > 1 and "google.com/tpu" not in pod.container["resources"]["limits"]
     with contextlib.ExitStack() as stack:
+        of_group = stack.enter_context(network.Network(pod.group_size)) if is_group else None
         servers = []
         for index in range(pod.group_size) if is_group else [None]:
-            server = container.Container(executable, pod, SECRETS, MODEL, is_isolated, index, port)
+            server = container.Container(executable, pod, SECRETS, MODEL, is_isolated, index, of_group)
             servers.append(stack.enter_context(server))
         try:
             check_probes(servers)
@@ -230,9 +230,16 @@ def run_plan(executable, pod):
 
 def main():
     executable = os.path.abspath(sys.argv[1])
+    # No proxy reaches the pods.
+    os.environ["no_proxy"] = "*"
     is_isolated = container.can_isolate()
     if not is_isolated:
         print("  skipped: without root the containers run as this user, and their root file system is this machine's")
+    # The names of other pods are known only in a container.
+    is_connected = is_isolated and network.can_connect()
+    if not is_connected:
+        print("  skipped: without network namespaces each group runs as one pod")
+        assert os.environ.get("HILO_REQUIRE_NAMESPACES") != "1", "no network of pods can be made"
     built = [(name, kustomize.build(manifests.ROOT / name)) for name in manifests.FOLDERS]
     pods = [pod for name, documents in built for pod in manifests.pods(name, documents)]
     assert {pod.name for pod in pods} >= {"cpu", "tpu", "cpu-slice", "tpu-slice", "kserve", "example"}
@@ -240,7 +247,7 @@ def main():
         if "google.com/tpu" in pod.container["resources"]["limits"]:
             run_plan(executable, pod)
     with concurrent.futures.ThreadPoolExecutor(len(pods)) as pool:
-        runs = {pod.name: pool.submit(run_pod, executable, pod, is_isolated) for pod in pods}
+        runs = {pod.name: pool.submit(run_pod, executable, pod, is_isolated, is_connected) for pod in pods}
         for name, run in runs.items():
             pods_of_it = f"{num} pods of a group" if (num := run.result()) > 1 else "a pod"
             print(f"  {name}: {pods_of_it} started, served, and stopped with status 0 after the generations")

@@ -21,8 +21,8 @@ use hyper_util::service::TowerToHyperService;
 
 use crate::lifecycle::{Shutdown, Stage, Visit};
 use crate::places::Place;
-use crate::socket::Socket;
 use crate::take_deadline::AnswerDeadline;
+use sockets::Socket;
 
 /// The error when the client has closed the connection.
 #[derive(Debug, thiserror::Error)]

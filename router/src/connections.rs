@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 pub(crate) const CONNECTION_BYTES: usize = 64 << 10;
 
 /// The number of files that the router may open while it serves, besides one for each connection: pipes of processes
-/// that compile grammars, subscribers to events, and files of logs and facts.
+/// that compile grammars or render conversations, subscribers to events, and files of logs and facts.
 const RESERVED_FILES: u64 = 128;
 
 /// Returns the memory of the largest number of connections that the limit of open files allows, in bytes.

@@ -12,8 +12,8 @@ use endpoint::{Endpoint, SocketFile};
 use liveness::AwakeTime;
 
 use crate::args::HttpArgs;
-use crate::socket::{Listener, Stream};
 use crate::tls::{Tls, TlsError};
+use sockets::{Listener, Stream};
 
 /// The number of connections that may wait to be accepted, if the system allows as many (`net.core.somaxconn`). If more
 /// come at once, the kernel drops the packets of some, and these are sent again after a second.

@@ -35,8 +35,6 @@ mod process_limits;
 mod ready;
 mod routes;
 mod server;
-mod shard_client;
-mod socket;
 mod startup;
 mod state;
 mod take_deadline;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::connections::CONNECTION_BYTES;
 use crate::memory::{Held, Part};
-use crate::socket::Stream;
+use sockets::Stream;
 
 /// The rule for connections that serve when no connection waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl Shared {
     /// Logs from time to time that the places are short.
     fn note(&self, dismissal: &Dismissal<Arc<Notify>>) {
         let effect = match dismissal {
-            Dismissal::Gone(_) => "the connection that has waited longest is closed",
+            Dismissal::Gone(_) => "the oldest connection of the address that has the most is closed",
             Dismissal::Empty => "new connections wait",
             Dismissal::Later(_) => return,
         };

@@ -20,9 +20,9 @@ use crate::answering::{Answering, Visitor};
 use crate::http_listener::HttpListener;
 use crate::lifecycle::{Shutdown, Stage};
 use crate::places::{Place, Places, address};
-use crate::socket::{Socket, Stream};
 use crate::take_deadline::{AnswerDeadline, TakeDeadline};
 use crate::tls::Tls;
+use sockets::{Socket, Stream};
 
 /// The maximum size of a request's head, and of the bytes that wait to be written before the handler must pause.
 const BUFFER_BYTES: usize = 32 << 10;

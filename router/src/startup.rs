@@ -23,10 +23,10 @@ use crate::memory::MemoryBudget;
 use crate::memory_size::MemorySize;
 use crate::metrics::{Metrics, Served};
 use crate::routes;
-use crate::shard_client::ShardGroup;
 use crate::state::{AppState, ServerInfo};
 use crate::text::{Chat, ModelText, TokenizerPool};
 use crate::validation::Validator;
+use shard_client::ShardGroup;
 
 /// A server that is ready, except that its port is not open and its batcher does not run yet.
 #[derive(Debug)]

@@ -4,7 +4,8 @@
 //! executable depends on: the version and size of the plugin, devices, program text, flags, and options, which include
 //! the device of each rank. If several processes want the same entry, one of them compiles the program while the others
 //! wait. If an entry is unusable, a warning is logged and the program is compiled again; if the cache cannot be
-//! written, only a warning is logged. The same holds if another user can write the folder or an entry (`ownership`).
+//! written, only a warning is logged. The same holds if another user can write the folder or an entry
+//! (`devices/src/ownership.rs`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -12,11 +13,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
+use devices::ownership::{self, Code};
 use pjrt::{Client, CompileOptions, Device, DeviceDescription, Executable, Plugin, Topology};
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
-use super::ownership;
 use super::program::Program;
 
 /// The first bytes of each entry. A new format must change them, so that old entries are unreadable.
@@ -205,7 +206,7 @@ pub(super) fn key(target: &Target, program: &Program, options: &CompileOptions) 
 /// # Errors
 /// When the folder cannot be made or the entry cannot be locked, or when another user can write the folder.
 fn find<T>(path: &Path, load: impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> io::Result<Cached<T>> {
-    ownership::make_folder(folder_of(path))?;
+    ownership::make_folder(Code::Programs, folder_of(path))?;
     if let Ok(loaded) = load_from(path, &load) {
         return Ok(Cached::Found(loaded));
     }
@@ -270,7 +271,7 @@ fn new_file(path: &Path) -> io::Result<NamedTempFile> {
 /// Returns the content of an entry after checking who can write it, and its checksum.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
-    ownership::check(path, &file.metadata()?)?;
+    ownership::check(Code::Programs, path, &file.metadata()?)?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());

@@ -16,7 +16,6 @@ mod consumers;
 mod error;
 mod hlo;
 mod launch_id;
-mod ownership;
 mod placement;
 mod platform;
 mod probe;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::{PLUGIN_PATH_VARIABLE, Plugin, Surroundings, cache_folder};
+use crate::ownership::{self, Code};
 
 /// Folders of system libraries, relative to the root.
 const SYSTEM_FOLDERS: [&str; 4] = ["lib", "usr/lib", "usr/local/lib", "usr/lib/x86_64-linux-gnu"];
@@ -64,6 +65,14 @@ pub enum PluginError {
         /// Every path that was tried; `python3*` stands for any version of Python.
         looked_at: Vec<String>,
     },
+    /// The plugin is in the cache, where another user can write it or replace it.
+    #[error("the {name} plugin in the cache is not used: {reason}")]
+    Untrusted {
+        /// The name of the plugin.
+        name: &'static str,
+        /// The file or folder, its owner or mode, and the things that the user can do.
+        reason: std::io::Error,
+    },
     /// The plugin was found, but files that it needs were not.
     #[error("the {name} plugin {} lacks {}; {}", .path.display(), .missing.join("; "), .remedies.join("; "))]
     Libraries {
@@ -94,7 +103,8 @@ struct Place {
 ///
 /// # Errors
 /// [`PluginError::Named`] when the flag or variable that decides names a path without the plugin,
-/// [`PluginError::NotFound`] when none is set and no place has the file.
+/// [`PluginError::NotFound`] when none is set and no place has the file, [`PluginError::Untrusted`] when it is in the
+/// cache and another user can write it.
 pub fn find(plugin: &Plugin, given: Option<&Path>, surroundings: &Surroundings) -> Result<FoundPlugin, PluginError> {
     let variables = plugin.own_variable.into_iter().chain([PLUGIN_PATH_VARIABLE]);
     let values = variables.filter_map(|name| Some((Source::Variable(name), surroundings.variable(name)?)));
@@ -104,11 +114,21 @@ pub fn find(plugin: &Plugin, given: Option<&Path>, surroundings: &Surroundings) 
     let places = places(plugin, surroundings);
     for place in &places {
         if let Some(path) = place.files().into_iter().find(|path| path.is_file()) {
+            if place.source == Source::Cache {
+                let cache = cache_folder(surroundings).unwrap_or_default();
+                check_users(&path, &cache).map_err(|reason| PluginError::Untrusted { name: plugin.name, reason })?;
+            }
             return Ok(FoundPlugin { path, source: place.source });
         }
     }
     let looked_at = places.iter().map(|place| place.folder.join(&place.file).display().to_string()).collect();
     Err(PluginError::NotFound { name: plugin.name, file_name: plugin.file_name, looked_at })
+}
+
+/// Checks that only this user and root can write the file at `path`, its folder, and those above it up to `cache`.
+fn check_users(path: &Path, cache: &Path) -> std::io::Result<()> {
+    let up_to_cache = path.ancestors().take_while(|above| above.starts_with(cache));
+    up_to_cache.into_iter().try_for_each(|place| ownership::check(Code::Plugins, place, &place.metadata()?))
 }
 
 fn named(plugin: &Plugin, source: Source, path: &Path) -> Result<FoundPlugin, PluginError> {

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::{DirBuilder, File, Permissions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -28,8 +30,9 @@ impl Machine {
         let root = folder.path().to_path_buf();
         for file in files {
             let path = root.join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, "").unwrap();
+            // The modes do not depend on the umask of the tests.
+            DirBuilder::new().recursive(true).mode(0o755).create(path.parent().unwrap()).unwrap();
+            File::options().create_new(true).write(true).mode(0o644).open(path).unwrap();
         }
         let value = |value: &str| if value.is_empty() { OsString::new() } else { root.join(value).into() };
         let home = ("HOME", root.join("home").into());
@@ -190,6 +193,21 @@ fn the_cache_follows_xdg_and_then_home() {
         let variables = variables.iter().map(|(name, value)| (*name, value.into())).collect();
         let surroundings = Surroundings { variables, executable: None, root: "/".into() };
         assert_eq!(cache_folder(&surroundings).as_deref(), folder.map(Path::new), "{surroundings:?}");
+    }
+}
+
+#[test]
+fn a_plugin_in_the_cache_that_another_user_can_write_or_replace_is_not_used() {
+    let file = format!("home/.cache/hilo/plugins/{}/libtpu.so", Device::TPU.plugin().unwrap().versioned_name());
+    for place in [file.as_str(), Path::new(&file).parent().unwrap().to_str().unwrap(), "home/.cache/hilo/plugins"] {
+        let machine = Machine::new(&[&file], &[]);
+        assert_eq!(machine.find(Device::TPU, None), Ok((file.clone(), "in the cache".to_owned())));
+        let path = machine.folder.path().join(place);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        let error = machine.find(Device::TPU, None).unwrap_err();
+        let expected = format!("{} has mode 0777: other users can write it; plugins are code", path.display());
+        assert!(error.starts_with("the tpu plugin in the cache is not used: ") && error.contains(&expected), "{error}");
+        assert_eq!(machine.find(Device::TPU, Some(&file)).unwrap().1, "given by --plugin-path", "the user trusts it");
     }
 }
 

@@ -12,13 +12,15 @@ const STAY: Duration = Duration::from_millis(100);
 /// The number of bytes at the end of a body that [`Manner::SendHalf`] does not send.
 const HELD_BACK_BYTES: usize = 10_000;
 
-/// Attacks until `end` has come. Errors of the attackers' connections are ignored.
-pub(crate) fn attack(attack: &Attack, address: SocketAddr, end: &End) {
+/// Attacks until `end` has come. The threads have this niceness, so that a measured server does not share its
+/// processors evenly with clients that would run elsewhere. Errors of the attackers' connections are ignored.
+pub(crate) fn attack(attack: &Attack, address: SocketAddr, niceness: i32, end: &End) {
     let requests = (attack.requests)();
     std::thread::scope(|scope| {
         for number in 0..attack.connections {
             let own = requests.iter().cycle().skip(number);
             scope.spawn(move || {
+                rustix::process::nice(niceness).expect("a thread may always become nicer");
                 for request in own {
                     let _ = send(attack, request, address, end);
                     if end.wait(attack.pause) {

@@ -25,6 +25,8 @@ pub(crate) struct Effort {
     pub(crate) kept: u64,
     /// True if slow answers are violations.
     pub(crate) judges_time: bool,
+    /// The niceness of the attackers.
+    pub(crate) niceness: i32,
 }
 
 /// The measurements of an attack.
@@ -42,9 +44,10 @@ pub(crate) struct Outcome {
     pub(crate) aftermath: Option<Aftermath>,
 }
 
-/// Starts a server, attacks it and checks it.
-pub(crate) fn fight(attack: &Attack, effort: &Effort) -> Outcome {
-    let builder = attack.flags.iter().fold(Server::demo(), |builder, (flag, value)| builder.flag(flag, value));
+/// Starts a server of the model, attacks it and checks it.
+pub(crate) fn fight(attack: &Attack, model_id: &str, effort: &Effort) -> Outcome {
+    let builder = Server::model(model_id);
+    let builder = attack.flags.iter().fold(builder, |builder, (flag, value)| builder.flag(flag, value));
     let server = builder.start();
     let client = attack.api_keys.map_or(server.client(), |[_, ordinary]| server.client().with_api_key(ordinary));
     let processes = Processes::of(&server);
@@ -76,7 +79,7 @@ fn phase<T: Send>(time: Duration, run: impl FnOnce(&End) -> T + Send) -> T {
 
 fn attacked_streams(attack: &Attack, server: &Server, client: &Client, effort: &Effort, end: &End) -> Tally {
     std::thread::scope(|scope| {
-        scope.spawn(|| attackers::attack(attack, server.address(), end));
+        scope.spawn(|| attackers::attack(attack, server.address(), effort.niceness, end));
         streams::run(client, effort.patience, end)
     })
 }

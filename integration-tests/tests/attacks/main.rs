@@ -5,7 +5,7 @@
 //! cargo test -p integration-tests --test attacks                            # as in CI
 //! cargo test -p integration-tests --test attacks -- stop-strings readers     # those with these words in their names
 //! HILO_TEST_EXECUTABLE=target/release/text-generation-launcher \
-//!     cargo test -p integration-tests --test attacks -- --measure
+//!     cargo test -p integration-tests --test attacks -- --measure [--model-id=FOLDER]
 //! ```
 //!
 //! Under every attack no stream may be lost, and the router must stay within the memory budget that it logs at its
@@ -37,6 +37,7 @@ const SHORT: Effort = Effort {
     patience: Duration::from_secs(30),
     kept: 32 << 20,
     judges_time: false,
+    niceness: 0,
 };
 /// The effort of a manual run, on a machine that does nothing else.
 const MEASURED: Effort = Effort {
@@ -45,6 +46,7 @@ const MEASURED: Effort = Effort {
     patience: Duration::from_secs(10),
     kept: 0,
     judges_time: true,
+    niceness: 10,
 };
 
 fn main() -> ExitCode {
@@ -58,10 +60,11 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let effort = if options.iter().any(|option| option == "--measure") { MEASURED } else { SHORT };
+    let model_id = options.iter().find_map(|option| option.strip_prefix("--model-id=")).unwrap_or("demo");
     println!("{}", report::HEAD);
     let mut all_faults = Vec::new();
     for attack in attacks {
-        let outcome = battle::fight(attack, &effort);
+        let outcome = battle::fight(attack, model_id, &effort);
         println!("{}", report::row(attack.name, &outcome));
         let faults = report::faults(&outcome, &effort);
         all_faults.extend(faults.into_iter().map(|fault| format!("{}: {fault}", attack.name)));

@@ -21,9 +21,9 @@ fn note(bytes: &[u8]) -> usize {
     bytes.windows(NOTE.len()).position(|window| window == NOTE).expect("the linker wrote a build id with 20 bytes")
 }
 
-/// Makes a copy of the executable in which the byte at this distance from the note's begin is inverted. Another process
-/// writes it: a file that this process writes is open in every child that another test starts meanwhile, and an open
-/// file cannot be executed.
+/// Makes a copy of the executable in which the byte at this distance from the beginning of the note is inverted.
+/// Another process writes it: a file that this process writes is open in every child that another test starts
+/// meanwhile, and a file that is open for writing cannot be executed.
 fn copy(path: &Path, distance: usize) {
     let bytes = std::fs::read(executable()).expect("the executable");
     let offset = note(&bytes) + distance;

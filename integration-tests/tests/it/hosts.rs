@@ -243,8 +243,8 @@ fn a_signal_before_the_slice_serves_ends_it() {
 }
 
 /// Ends a process of the second of two hosts, and checks that every stream ends once, that both launchers end with
-/// status 17, that each names the other host or its own child, and that no process is left. Expected texts
-/// of the first host are alternatives with `|` between them.
+/// status 17, that each names the other host or its own child, and that no process is left. Expected texts of the first
+/// host are alternatives with `|` between them.
 fn lose(
     number: u8,
     server: impl Fn() -> ServerBuilder,
@@ -476,6 +476,31 @@ fn two_hosts_with_index_0_are_named_at_once() {
     page(&net.url(0), "/health", 200);
     assert_eq!(first.stop().status.code(), Some(0));
     assert_eq!(second.wait().status.code(), Some(0));
+}
+
+#[test]
+fn hosts_at_one_address_and_port_are_named_in_any_order() {
+    let host = |index: usize| {
+        let server = Server::mock().flag("--slice-hosts", "localhost:8496,127.0.0.1:8496");
+        let server = server.flag("--slice-index", index).flag("--hostname", format!("127.77.24.{}", index + 1));
+        server.flag("--port", HTTP_PORT).spawn()
+    };
+    let is_refused = |expected: &str| {
+        let finished = host(0).wait();
+        let error = last_error(&finished.log);
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(finished.status.code(), Some(2), "{error}");
+    };
+    is_refused("host 1 (127.0.0.1:8496): it is this host itself; start each host with an index of its own");
+    let _second = host(1);
+    page("http://127.77.24.2:3000", "/health", 503);
+    // The door opens a moment after the page.
+    let deadline = Instant::now() + PAGE_DEADLINE;
+    while TcpStream::connect("127.0.0.1:8496").is_err() {
+        assert!(Instant::now() < deadline, "host 1 does not open its door");
+        pause(Duration::from_millis(20));
+    }
+    is_refused("host 0 (localhost:8496): the index of the host is 0 on host 0, but 1 there; start each host with an");
 }
 
 #[test]

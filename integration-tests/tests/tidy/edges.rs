@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::tree::{SourceFile, read, root, rust_files};
 
 /// For each crate, the other crates of this workspace that it may use, apart from tests and build scripts.
-const MAY_USE: [(&str, &[&str]); 27] = [
+const MAY_USE: [(&str, &[&str]); 30] = [
     ("proto", &[]),
     ("test-support", &[]),
     ("build-id", &[]),
@@ -15,6 +15,9 @@ const MAY_USE: [(&str, &[&str]); 27] = [
     ("model-files", &[]),
     ("telemetry", &[]),
     ("endpoint", &["proto"]),
+    ("sockets", &["endpoint"]),
+    ("shard-client", &["proto", "endpoint", "liveness", "sockets"]),
+    ("fake-shard", &["proto", "endpoint", "liveness", "sockets"]),
     ("zmtp", &[]),
     ("collectives", &["liveness"]),
     ("numbers", &[]),
@@ -48,7 +51,19 @@ const MAY_USE: [(&str, &[&str]); 27] = [
     ("scheduler", &["proto"]),
     (
         "router",
-        &["proto", "build-id", "machine", "liveness", "model-files", "telemetry", "endpoint", "zmtp", "scheduler"],
+        &[
+            "proto",
+            "build-id",
+            "machine",
+            "liveness",
+            "model-files",
+            "telemetry",
+            "endpoint",
+            "sockets",
+            "shard-client",
+            "zmtp",
+            "scheduler",
+        ],
     ),
     (
         "launcher",
@@ -120,9 +135,13 @@ fn unsafe_code_has_its_rooms() {
         "test-support",
         "build-id",
         "machine",
+        "liveness",
         "model-files",
         "telemetry",
         "endpoint",
+        "sockets",
+        "shard-client",
+        "fake-shard",
         "zmtp",
         "scheduler",
         "devices",

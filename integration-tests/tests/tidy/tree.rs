@@ -3,14 +3,18 @@
 use std::path::{Path, PathBuf};
 
 /// The folders of the workspace's crates.
-pub(crate) const CRATES: [&str; 25] = [
+pub(crate) const CRATES: [&str; 29] = [
     "proto",
     "test-support",
     "build-id",
     "machine",
+    "liveness",
     "model-files",
     "telemetry",
     "endpoint",
+    "sockets",
+    "shard-client",
+    "fake-shard",
     "zmtp",
     "collectives",
     "numbers",

@@ -3,7 +3,7 @@
 use crate::tree::{SourceFile, all_rust_files};
 
 /// Calls that wait without a deadline, each with the function to use instead. Most are in the crate `test-support`;
-/// async code uses `until` and `within` of `router/src/testing/waits.rs`.
+/// async code uses `until` and `within` of `fake-shard/src/waits.rs`.
 const BARE_WAITS: [(&str, &str); 9] = [
     (".recv()", "receive"),
     (".join()", "join or join_scoped"),
@@ -17,7 +17,7 @@ const BARE_WAITS: [(&str, &str); 9] = [
 ];
 
 /// Test code that may wait so, with the reason.
-const MAY_WAIT: [(&str, &str, &str); 16] = [
+const MAY_WAIT: [(&str, &str, &str); 15] = [
     ("bench/src/tests.rs", ".accept()", "a task of the fake server, which ends with the test"),
     ("bench/src/tests.rs", "Barrier::new(", "`report` has a deadline for the whole load"),
     ("collectives/src/tests/turns.rs", "yield_now()", "one yield, without a condition"),
@@ -31,13 +31,12 @@ const MAY_WAIT: [(&str, &str, &str); 16] = [
     ("integration-tests/tests/it/plugins.rs", ".output()", "`python3` may be missing, and does not wait"),
     ("router/src/memory.rs", "yield_now()", "one yield, without a condition"),
     ("router/src/routes/tests/", "yield_now()", "passes one second, after which the loop ends"),
-    ("router/src/shard_client/tests.rs", ".accept()", "a task that sends garbage, which ends with the test"),
-    ("router/src/testing/fake_shard.rs", ".accept()", "a task of the fake shard, which ends with the test"),
+    ("shard-client/src/tests.rs", ".accept()", "a task that sends garbage, which ends with the test"),
     ("xla/src/tests/uploads.rs", "yield_now()", "gives other threads time, for a number of rounds"),
 ];
 
 /// The files that implement waits with a deadline, and this one.
-const IMPLEMENTATIONS: [&str; 3] = ["test-support/src/", "router/src/testing/waits.rs", "tests/tidy/waits.rs"];
+const IMPLEMENTATIONS: [&str; 3] = ["test-support/src/", "fake-shard/src/waits.rs", "tests/tidy/waits.rs"];
 
 fn is_comment(line: &str) -> bool {
     line.trim_start().starts_with("//")

@@ -22,7 +22,7 @@ use super::link::Link;
 use super::preface::{self, PrefaceError, Purpose};
 use super::relay::{Relays, Route};
 use super::tls::Tls;
-use super::{Host, Hosts, News, PeerSockets, Secret, door, pause};
+use super::{Host, Hosts, INDEX, News, PeerSockets, Secret, door, pause};
 use crate::error::LauncherError;
 use crate::event::Event;
 
@@ -206,8 +206,8 @@ impl<'a> Wait<'a> {
 }
 
 impl Assembly<'_> {
-    /// Returns the keeper of this host's door.
-    fn keeper(&self, arrivals: SyncSender<Arrival>) -> Arc<Doorkeeper> {
+    /// Returns the keeper of this host's door. `first_session` is the session of the slice if this is host 0.
+    fn keeper(&self, arrivals: SyncSender<Arrival>, first_session: Option<String>) -> Arc<Doorkeeper> {
         let endpoints = self.own_shards().map(|shard| (shard, self.endpoints[shard as usize].clone()));
         Arc::new(Doorkeeper {
             secret: self.caller.secret.clone(),
@@ -216,16 +216,16 @@ impl Assembly<'_> {
             shards: endpoints.collect(),
             arrivals,
             state: Mutex::new(DoorState::default()),
-            is_first: self.hosts.is_first(),
+            first_session,
             rooms: Mutex::default(),
         })
     }
 
     /// Host 0: opens a door at which another host 0 of this slice learns that there are two. If the port is taken, asks
-    /// there for a host 0 of this slice.
-    fn be_the_only_first(&self) -> Result<(), LauncherError> {
+    /// there for a host of this slice.
+    fn be_the_only_first(&self, session: &str) -> Result<(), LauncherError> {
         let own = self.hosts.own();
-        let keeper = self.keeper(mpsc::sync_channel(1).0);
+        let keeper = self.keeper(mpsc::sync_channel(1).0, Some(session.to_owned()));
         let anywhere = || Hosts { all: vec![Host { name: String::new(), port: own.port }], index: 0 };
         let opened = match door::open(self.hosts, Arc::clone(&keeper)) {
             // The address may be one that only the other hosts know.
@@ -233,9 +233,9 @@ impl Assembly<'_> {
             opened => opened,
         };
         let Err(error) = opened else { return Ok(()) };
-        let purpose = Purpose::Join { session: session()?, settings: with_index(&self.settings, 0) };
+        let purpose = Purpose::Join { session: session.to_owned(), settings: with_index(&self.settings, 0) };
         match self.caller.call(own, &purpose) {
-            Err(refusal @ PrefaceError::Refused(_)) => {
+            Err(PrefaceError::Refused(refusal)) if door::is_of_same_slice(&refusal) => {
                 Err(LauncherError::SliceRefused(format!("{}: {refusal}", self.hosts.name(0))))
             }
             _ => {
@@ -252,8 +252,8 @@ impl Assembly<'_> {
         wait: &mut Wait<'_>,
         events: &SyncSender<Event>,
     ) -> Result<Complete, LauncherError> {
-        self.be_the_only_first()?;
         let session = session()?;
+        self.be_the_only_first(&session)?;
         let last_errors: Arc<Mutex<BTreeMap<usize, LastErrors>>> = Arc::default();
         let joined = self.call_all(&session, wait.until, &last_errors);
         tracing::info!("waiting for {} other host(s) of the slice", self.hosts.num() - 1);
@@ -339,7 +339,7 @@ impl Assembly<'_> {
         events: &SyncSender<Event>,
     ) -> Result<Complete, LauncherError> {
         let mut arrivals = Arrivals::new();
-        let keeper = self.keeper(arrivals.sender.clone());
+        let keeper = self.keeper(arrivals.sender.clone(), None);
         let host = self.hosts.own();
         door::open(self.hosts, Arc::clone(&keeper))
             .map_err(|source| LauncherError::Door { host: host.to_string(), source })?;
@@ -574,7 +574,7 @@ fn owned(stream: Stream) -> OwnedFd {
 /// The settings for one host: those of all hosts, and its index, which the host must share too.
 fn with_index(settings: &Value, index: usize) -> Value {
     let mut settings = settings.clone();
-    settings["the index of the host"] = index.into();
+    settings[INDEX] = index.into();
     settings
 }
 

@@ -17,7 +17,7 @@ use telemetry::Throttle;
 
 use super::preface::{self, PrefaceError, Purpose, Verdict};
 use super::tls::Tls;
-use super::{BUILD, HOSTS, Host, Hosts, Secret, pause, relay};
+use super::{BUILD, HOSTS, Host, Hosts, INDEX, Secret, pause, relay};
 
 /// The maximum number of connections that have proved nothing, once for strangers and once for the addresses of the
 /// slice's hosts.
@@ -30,6 +30,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The refusal of a second host 0.
 const SECOND_FIRST: &str =
     "it is host 0 of this slice, and so is this host; start each host with an index of its own (--slice-index)";
+
+/// The refusal of a host 0 that calls itself: the name of another host leads to it, or it should have another index.
+const ITSELF: &str = "it is this host itself; start each host with an index of its own (--slice-index), at an address \
+                      or a port of its own (--slice-hosts)";
 
 /// A connection that the door has accepted.
 #[derive(Debug)]
@@ -53,8 +57,8 @@ pub(super) struct Doorkeeper {
     pub(super) shards: BTreeMap<u32, Endpoint>,
     pub(super) arrivals: SyncSender<Arrival>,
     pub(super) state: Mutex<DoorState>,
-    /// True on host 0, where nobody joins.
-    pub(super) is_first: bool,
+    /// The session of the slice on host 0, where nobody joins; `None` on other hosts.
+    pub(super) first_session: Option<String>,
     pub(super) rooms: Mutex<Rooms>,
 }
 
@@ -91,7 +95,7 @@ pub(super) fn open(hosts: &Hosts, keeper: Arc<Doorkeeper>) -> io::Result<()> {
         loop {
             let addresses = |host: &Host| (host.name.as_str(), host.port).to_socket_addrs().into_iter().flatten();
             let known = all.iter().flat_map(addresses).map(|address| address.ip().to_canonical()).collect();
-            looking.rooms().known = known;
+            looking.rooms().know(known);
             pause(LOOK_UP_INTERVAL);
         }
     });
@@ -120,6 +124,14 @@ fn listen(host: &Host) -> io::Result<TcpListener> {
         Err(_) if host.name == "localhost" => TcpListener::bind((Ipv4Addr::LOCALHOST, host.port)),
         Err(_) => TcpListener::bind((Ipv6Addr::UNSPECIFIED, host.port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, host.port))),
+    }
+}
+
+impl Rooms {
+    /// Takes the addresses of the slice's hosts as they are now.
+    fn know(&mut self, known: BTreeSet<IpAddr>) {
+        self.lines.retain(|address, _| address.is_none_or(|address| known.contains(&address)));
+        self.known = known;
     }
 }
 
@@ -205,14 +217,17 @@ impl Doorkeeper {
     }
 
     fn decide(&self, purpose: &Purpose, address: SocketAddr) -> Verdict {
+        if let (Purpose::Join { session, settings }, Some(own)) = (purpose, &self.first_session) {
+            return if session == own {
+                Verdict::Refused(ITSELF.to_owned())
+            } else if settings.get(HOSTS) == self.settings.get(HOSTS) {
+                Verdict::Refused(SECOND_FIRST.to_owned())
+            } else {
+                Verdict::Busy("it is host 0 of another slice".to_owned())
+            };
+        }
         let mut state = self.lock();
         match (purpose, &state.session) {
-            (Purpose::Join { settings, .. }, _) if self.is_first => {
-                match settings.get(HOSTS) == self.settings.get(HOSTS) {
-                    true => Verdict::Refused(SECOND_FIRST.to_owned()),
-                    false => Verdict::Busy("it is host 0 of another slice".to_owned()),
-                }
-            }
             (Purpose::Join { .. }, Some((_, first))) => {
                 Verdict::Busy(format!("it belongs to the slice of the host at {first} already"))
             }
@@ -239,6 +254,11 @@ impl Doorkeeper {
     }
 }
 
+/// True if this refusal comes from a host of the slice that listens at the address of host 0.
+pub(super) fn is_of_same_slice(refusal: &str) -> bool {
+    refusal == SECOND_FIRST || refusal.starts_with(INDEX)
+}
+
 /// Returns a sentence about the first setting that differs between host 0 and this host.
 pub(super) fn difference(first: &Value, own: &Value) -> Option<String> {
     let names = |value: &Value| value.as_object().into_iter().flat_map(|map| map.keys()).cloned().collect::<Vec<_>>();
@@ -248,6 +268,7 @@ pub(super) fn difference(first: &Value, own: &Value) -> Option<String> {
     let [first, own] = [first.get(&name), own.get(&name)].map(shown);
     let remedy = match name.as_str() {
         BUILD => "run the same executable or image on every host",
+        INDEX => "start each host with an index of its own (--slice-index), at an address or a port of its own",
         _ => "start all hosts with the same flags",
     };
     Some(format!("{name} is {first} on host 0, but {own} there; {remedy}"))

@@ -10,10 +10,11 @@
 //!  shard 0 ◀────────── socket ──────────────────────▶ shard 1             sums, on the CPU only
 //! ```
 //!
-//! Host 0 has the router. Every other host listens at one port, its door. Whoever connects there proves that it knows
-//! the shared secret (`preface`), and only hosts with equal settings join. Connections of shards are made by the
-//! launchers and inherited by the shards (`peers`), or relayed (`relay`), so shards and the router know no secret and
-//! no host. If any host ends, is cut off or is silent, all hosts end, because the model's state is lost.
+//! Host 0 has the router. Every host listens at one port, its door; at that of host 0 only a second host 0 is told
+//! that there are two. Whoever connects proves that it knows the shared secret (`preface`), and only hosts with equal
+//! settings join. Connections of shards are made by the launchers and inherited by the shards (`peers`), or relayed
+//! (`relay`), so shards and the router know no secret and no host. If any host ends, is cut off or is silent, all hosts
+//! end, because the model's state is lost.
 
 mod assembly;
 mod door;
@@ -50,6 +51,9 @@ pub(crate) const BUILD: &str = "the build";
 
 /// The name of the setting with the list of hosts.
 pub(crate) const HOSTS: &str = "the list of hosts";
+
+/// The name of the setting with the index of the host that is called.
+const INDEX: &str = "the index of the host";
 
 /// The maximum number of hosts of a slice.
 const MAX_HOSTS: usize = 64;

@@ -19,11 +19,12 @@ pub(super) fn other_user(stream: &TcpStream) -> io::Result<Option<u32>> {
 }
 
 /// Returns the owner of the socket that is connected from the first address to the second, from a table in the format
-/// of `/proc/net/tcp` (`proc_pid_net(5)`).
+/// of `/proc/net/tcp` (`proc_pid_net(5)`). A socket that its process has closed has no inode, and in the table it
+/// belongs to user 0; it is left out.
 fn uid(table: &str, ends: [SocketAddr; 2]) -> Option<u32> {
     let ends = ends.map(hexadecimal);
     let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let row = rows.into_iter().find(|row| row.len() > 7 && row[1] == ends[0] && row[2] == ends[1])?;
+    let row = rows.into_iter().find(|row| row.len() > 9 && row[1..3] == ends && row[9] != "0")?;
     row[7].parse().ok()
 }
 
@@ -67,11 +68,11 @@ mod tests {
     fn a_connection_has_the_user_of_its_row() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
                      0: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1001        0 77 1\n   \
-                     1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1002        0 78 1\n";
-        let [one, two]: [SocketAddr; 2] = ["127.0.0.1:8080", "127.0.0.1:50000"].map(|text| text.parse().unwrap());
-        assert_eq!(
-            (uid(table, [one, two]), uid(table, [two, one]), uid(table, [one, one])),
-            (Some(1001), Some(1002), None)
-        );
+                     1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1002        0 78 1\n   \
+                     2: 0100007F:1F90 0100007F:C351 06 00000000:00000000 03:00001750 00000000     0        0 0 3\n";
+        let [one, two, closed]: [SocketAddr; 3] =
+            ["127.0.0.1:8080", "127.0.0.1:50000", "127.0.0.1:50001"].map(|text| text.parse().unwrap());
+        let ends = [[one, two], [two, one], [one, one], [one, closed]];
+        assert_eq!(ends.map(|ends| uid(table, ends)), [Some(1001), Some(1002), None, None]);
     }
 }

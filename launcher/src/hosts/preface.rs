@@ -37,7 +37,7 @@ const MAX_TEXT_BYTES: usize = 64 << 10;
 /// The maximum time of a preface, with TLS, for the side that connects.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The maximum time from an accepted connection to its proof. Until then it may be anybody's.
-pub(super) const PROOF_DEADLINE: Duration = Duration::from_secs(2);
+const PROOF_DEADLINE: Duration = Duration::from_secs(2);
 
 const UNKNOWN: u8 = 0;
 const KNOWN: u8 = 1;

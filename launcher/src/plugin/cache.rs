@@ -14,6 +14,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use devices::ownership::{Code, make_folder};
 use devices::plugins::Plugin;
 
 use super::error::FetchError;
@@ -45,10 +46,11 @@ impl LockedFolder {
     /// The wait ends at the latest when the other process ends, even if a signal ends it.
     ///
     /// # Errors
-    /// [`FetchError::Cache`] when the folder cannot be created or locked.
+    /// [`FetchError::Cache`] when the folder cannot be created or locked, or another user can write it.
     pub(crate) fn lock(cache: &Path, plugin: &'static Plugin) -> Result<Self, FetchError> {
         let path = cache.join(plugin.versioned_name());
-        std::fs::create_dir_all(&path).map_err(failed("create", &path))?;
+        make_folder(Code::Plugins, cache).map_err(failed("use", cache))?;
+        make_folder(Code::Plugins, &path).map_err(failed("use", &path))?;
         let lock_path = path.join("lock");
         let options = File::options().create(true).write(true).truncate(false).open(&lock_path);
         let lock = options.map_err(failed("open", &lock_path))?;
@@ -123,7 +125,7 @@ impl LockedFolder {
     pub(crate) fn new_file(&self, file: &Path) -> Result<NewFile, FetchError> {
         let path = self.path.join(file);
         let folder = path.parent().unwrap_or(&self.path);
-        std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
+        make_folder(Code::Plugins, folder).map_err(failed("use", folder))?;
         NewFile::create(path)
     }
 

@@ -41,7 +41,7 @@ fn row(plugin: &Plugin, found: Result<FoundPlugin, PluginError>) -> [String; 5] 
             (size, format!("{} ({})", found.path.display(), found.source))
         }
         Err(PluginError::NotFound { .. }) => (wheel_size(wheel.size_bytes), format!("not found; {}", fetch(plugin))),
-        Err(error @ (PluginError::Named { .. } | PluginError::Libraries { .. })) => {
+        Err(error @ (PluginError::Named { .. } | PluginError::Untrusted { .. } | PluginError::Libraries { .. })) => {
             (wheel_size(wheel.size_bytes), error.to_string())
         }
     };

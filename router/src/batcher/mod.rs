@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 use crate::kv_events::Sink;
 use crate::memory::Part;
 use crate::metrics::Metrics;
-use crate::shard_client::{ShardClientError, ShardGroup};
+use shard_client::{ShardClientError, ShardGroup};
 
 pub(crate) use handle::{BatcherHandle, SubmitError};
 

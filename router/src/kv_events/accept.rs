@@ -16,7 +16,7 @@ use super::{Feed, replay, subscriber};
 use crate::connections::CONNECTION_BYTES;
 use crate::memory::Part;
 use crate::places::{Place, Places, Rule, address};
-use crate::socket::{Listener, Socket, Stream};
+use sockets::{Listener, Socket, Stream};
 
 /// The maximum numbers of open connections. For another one, the subscriber that has waited longest without a
 /// subscription goes, or the peer whose last request for a replay is longest ago.

@@ -13,7 +13,7 @@ use zmtp::{Incoming, Session, SocketType, ZmtpError};
 
 use crate::memory::Held;
 use crate::places::Place;
-use crate::socket::Socket;
+use sockets::Socket;
 
 /// The maximum time for the handshake.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);

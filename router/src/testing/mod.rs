@@ -2,20 +2,14 @@
 //!
 //! The released program does not contain this folder.
 
-mod fake_shard;
 mod harmony;
 mod server;
-mod waits;
 
-pub(crate) use fake_shard::{FakeShard, hash_of_tokens};
+pub(crate) use fake_shard::{DEADLINE, FakeShard, VOCAB_SIZE, hash_of_tokens, until, until_async, within};
 pub(crate) use harmony::harmony_files;
 pub(crate) use server::{Answer, TestServer, args, config, json, start};
-pub(crate) use waits::{DEADLINE, until, until_async, within};
 
 use crate::config::RequestLimits;
-
-/// The number of tokens in the demo model's vocabulary.
-pub(crate) const VOCAB_SIZE: u32 = 1536;
 
 /// The limits of a small server.
 pub(crate) fn request_limits() -> RequestLimits {

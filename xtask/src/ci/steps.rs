@@ -91,7 +91,7 @@ const IMAGE: &[&str] =
 const API: &[&str] = &["router/src/api", "router/src/routes", "router/src/generation"];
 const TEXT: &[&str] = &["router/src/text", "router/src/grammar"];
 const DEVICE: &[&str] = &["model/src", "xla/src", "pjrt/src", "devices/src", "backend/src", "shard/src"];
-const SHARDS: &[&str] = &["collectives", "cpu/src", "backend/src", "shard/src", "router/src/shard_client", "proto"];
+const SHARDS: &[&str] = &["collectives", "cpu/src", "backend/src", "shard/src", "shard-client/src", "proto"];
 
 /// All steps, in the order of each lane.
 pub(crate) const STEPS: &[Step] = &[

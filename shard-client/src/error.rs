@@ -85,7 +85,7 @@ impl ShardClientError {
     }
 
     /// Returns the exit status of a router that this error ends.
-    pub(crate) fn exit_status(&self) -> u8 {
+    pub fn exit_status(&self) -> u8 {
         match self {
             Self::Shard { error, .. } if matches!(error.kind(), Kind::Model | Kind::OutOfMemory) => {
                 exit_status::CONFIGURATION

@@ -17,7 +17,7 @@ impl ShardGroup {
     ///
     /// # Errors
     /// When a shard is missing, cannot load the model, is of another build, or does not belong to the others.
-    pub(crate) async fn connect(shards: &[Endpoint], build: Option<String>) -> Result<Self, ShardClientError> {
+    pub async fn connect(shards: &[Endpoint], build: Option<String>) -> Result<Self, ShardClientError> {
         let first = shards.first().map(Endpoint::to_string).unwrap_or_default();
         tracing::info!("connecting to {} shard(s), the first one at {first}", shards.len());
         let connections =
@@ -39,7 +39,7 @@ impl ShardGroup {
     ///
     /// # Errors
     /// When a shard does not reply.
-    pub(crate) async fn info(&mut self) -> Result<ModelInfo, ShardClientError> {
+    pub async fn info(&mut self) -> Result<ModelInfo, ShardClientError> {
         let replies = self.call(command::Kind::Info(proto::Info {}), "info", deadline::HANDSHAKE).await?;
         match replies.into_iter().next() {
             Some((_, reply::Kind::Info(info))) => Ok(*info),
@@ -53,7 +53,7 @@ impl ShardGroup {
     ///
     /// # Errors
     /// When a shard fails, was warmed up with other sizes, or ran other programs than shard 0.
-    pub(crate) async fn warmup(&mut self, wishes: Warmup, block_size: u32) -> Result<WarmupReply, ShardClientError> {
+    pub async fn warmup(&mut self, wishes: Warmup, block_size: u32) -> Result<WarmupReply, ShardClientError> {
         let fit = command::Kind::Fit(Fit { wishes: Some(wishes) });
         let replies = self.call(fit, "fit", deadline::HANDSHAKE).await?;
         let fits = replies.into_iter().map(|(shard, kind)| match kind {

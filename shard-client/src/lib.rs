@@ -1,8 +1,10 @@
 //! The router's side of the protocol in `proto`: connecting, the handshake and steps. Each wait for a reply has a
 //! deadline.
 //!
-//! The rest of the router uses [`ShardGroup`], which presents all shards of a model as one. The group does not decide
-//! what the shards run.
+//! The entry point is [`ShardGroup`], which presents all shards of a model as one. It does not decide what the shards
+//! run.
+
+#![forbid(unsafe_code)]
 
 mod connection;
 mod deadline;
@@ -14,4 +16,4 @@ mod handshake;
 mod tests;
 
 pub use error::ShardClientError;
-pub(crate) use group::ShardGroup;
+pub use group::ShardGroup;

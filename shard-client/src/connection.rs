@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::unexpected;
 use super::{ShardClientError, deadline};
-use crate::socket::Socket;
+use sockets::Socket;
 
 /// The pause before the next attempt to connect to an address at which no shard listens yet.
 const CONNECT_RETRY: Duration = Duration::from_millis(50);

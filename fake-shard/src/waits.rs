@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 /// The maximum time of a wait. It is longer than any wait in a correct test, including deadlines of the server on a
 /// paused clock.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Waits until `is_true` returns true. Fails after [`DEADLINE`], also on a paused clock.
-pub(crate) async fn until(awaited: &str, is_true: impl Fn() -> bool) {
+pub async fn until(awaited: &str, is_true: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_true() {
         assert!(start.elapsed() < DEADLINE, "waited {DEADLINE:?} for {awaited}");
@@ -16,7 +16,7 @@ pub(crate) async fn until(awaited: &str, is_true: impl Fn() -> bool) {
 }
 
 /// Waits as [`until`] does, for a condition that is itself asynchronous, such as a request.
-pub(crate) async fn until_async(awaited: &str, is_true: impl AsyncFn() -> bool) {
+pub async fn until_async(awaited: &str, is_true: impl AsyncFn() -> bool) {
     let start = Instant::now();
     while !within(awaited, is_true()).await {
         assert!(start.elapsed() < DEADLINE, "waited {DEADLINE:?} for {awaited}");
@@ -25,7 +25,7 @@ pub(crate) async fn until_async(awaited: &str, is_true: impl AsyncFn() -> bool) 
 }
 
 /// Returns the result of `future`. Fails after [`DEADLINE`] by tokio's clock.
-pub(crate) async fn within<T>(awaited: &str, future: impl Future<Output = T>) -> T {
+pub async fn within<T>(awaited: &str, future: impl Future<Output = T>) -> T {
     let result = tokio::time::timeout(DEADLINE, future).await;
     result.unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {awaited}"))
 }

@@ -2,6 +2,8 @@
 //!
 //! Several tasks may share one connection: one task reads and writes, and others check if the client has left.
 
+#![forbid(unsafe_code)]
+
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,24 +15,24 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// A connection. Clones are cheap and share the connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Socket(Arc<Stream>);
+pub struct Socket(Arc<Stream>);
 
 /// A TCP or Unix stream.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 /// A listener for connections.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 impl Socket {
-    pub(crate) fn new(stream: Stream) -> Self {
+    pub fn new(stream: Stream) -> Self {
         Self(Arc::new(stream))
     }
 
@@ -39,7 +41,7 @@ impl Socket {
     ///
     /// # Errors
     /// When no process listens at the endpoint, or the host cannot be reached.
-    pub(crate) async fn connect(endpoint: &Endpoint) -> io::Result<Self> {
+    pub async fn connect(endpoint: &Endpoint) -> io::Result<Self> {
         let stream = match endpoint {
             Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
             Endpoint::Tcp { host, port } => {
@@ -58,7 +60,7 @@ impl Socket {
     }
 
     /// The TCP connection; `None` for a Unix socket.
-    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
+    pub fn tcp(&self) -> Option<&TcpStream> {
         match self.0.as_ref() {
             Stream::Tcp(stream) => Some(stream),
             Stream::Unix(_) => None,
@@ -66,7 +68,7 @@ impl Socket {
     }
 
     /// Waits until the client has closed the connection, or its sending half, even if received bytes are unread.
-    pub(crate) async fn closed(self) {
+    pub async fn closed(self) {
         // Waits for urgent data or the end. Interest in reading would not work here, because unread bytes make the
         // socket readable long before the end.
         match self.0.ready(Interest::PRIORITY).await {
@@ -81,7 +83,7 @@ impl Listener {
     ///
     /// # Errors
     /// When the system refuses to make the listener non-blocking or to register it.
-    pub(crate) fn from_std(listener: endpoint::Listener) -> io::Result<Self> {
+    pub fn from_std(listener: endpoint::Listener) -> io::Result<Self> {
         match listener {
             endpoint::Listener::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
@@ -98,7 +100,7 @@ impl Listener {
     ///
     /// # Errors
     /// When the connection ended before it was accepted, or the system lacks resources for it.
-    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+    pub async fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
             Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),

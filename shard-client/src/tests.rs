@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::*;
-use crate::testing::{FakeShard, within};
+use fake_shard::{FakeShard, within};
 
 /// The build of the router in these tests.
 const BUILD: &str = "b0b0";

@@ -8,61 +8,75 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::VOCAB_SIZE;
-use crate::socket::{Listener, Socket};
 use endpoint::Endpoint;
 use proto::{
     Command, GivenTokens, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, Reply, RowFailure, RowReply,
     SampledToken, SamplingDefaults, SamplingParams, ShardError, StepDone, StepReply, StepSizes, TopTokens, Warmup,
     WarmupReply, command, frame, reply, shard_error,
 };
+use sockets::{Listener, Socket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
-pub(crate) const BLOCK_SIZE: u32 = 16;
+use crate::VOCAB_SIZE;
+
+/// The number of tokens in a block of the shard's cache.
+pub const BLOCK_SIZE: u32 = 16;
 /// The first id of a token with text. Smaller ids are the demo tokenizer's special tokens.
 const FIRST_TEXT_TOKEN: u32 = 6;
 
 /// A function that returns the next token of a row, from the row's tokens and its sampling parameters.
-pub(crate) type NextToken = dyn Fn(&[u32], &SamplingParams) -> u32 + Send + Sync;
+pub type NextToken = dyn Fn(&[u32], &SamplingParams) -> u32 + Send + Sync;
 
 /// A function that returns the reason why a row with these tokens cannot continue, if there is one.
-pub(crate) type Fails = dyn Fn(&[u32]) -> Option<RowFailure> + Send + Sync;
+pub type Fails = dyn Fn(&[u32]) -> Option<RowFailure> + Send + Sync;
 
 /// The behaviour of the shard.
 #[derive(Clone)]
-pub(crate) struct FakeShard {
-    pub(crate) next_token: Arc<NextToken>,
-    pub(crate) protocol_version: u32,
+pub struct FakeShard {
+    /// Returns the next token of a row.
+    pub next_token: Arc<NextToken>,
+    /// The version of the protocol that the shard claims to speak.
+    pub protocol_version: u32,
     /// The build of the shard, which refuses a client of another one. `None` for a shard that takes every client.
-    pub(crate) build: Option<&'static str>,
-    pub(crate) num_slots: u32,
-    pub(crate) num_blocks: u32,
-    pub(crate) max_total_tokens: u32,
+    pub build: Option<&'static str>,
+    /// The number of slots, unless the router asks for another one.
+    pub num_slots: u32,
+    /// The number of blocks, unless the router asks for another one.
+    pub num_blocks: u32,
+    /// The maximum number of tokens of a row, unless the router asks for another one.
+    pub max_total_tokens: u32,
     /// Each step waits for a permit.
-    pub(crate) steps: Arc<Semaphore>,
+    pub steps: Arc<Semaphore>,
     /// Returns the failure of a row with these tokens, if any.
-    pub(crate) fails: Arc<Fails>,
+    pub fails: Arc<Fails>,
     /// The number of the step, counted from 1, at which the shard closes the connection instead of replying.
-    pub(crate) dies_at_step: Option<u32>,
+    pub dies_at_step: Option<u32>,
     /// The fingerprint that the shard reports for every step.
-    pub(crate) fingerprint: u64,
+    pub fingerprint: u64,
     /// True if rows may begin after a cached prefix that they do not read.
-    pub(crate) can_skip_prefix: bool,
+    pub can_skip_prefix: bool,
     /// The progress that the shard's beats report; `None` if it gives no sign of life.
-    pub(crate) beats: Option<Arc<AtomicU64>>,
-    pub(crate) stats: Arc<ShardStats>,
+    pub beats: Option<Arc<AtomicU64>>,
+    /// The counters of all clones of the shard.
+    pub stats: Arc<ShardStats>,
 }
 
 /// The counters of the shard.
 #[derive(Debug, Default)]
-pub(crate) struct ShardStats {
-    pub(crate) num_warmups: AtomicU32,
-    pub(crate) num_steps: AtomicU32,
-    pub(crate) num_opened: AtomicU32,
-    pub(crate) num_released: AtomicU32,
-    pub(crate) max_rows: AtomicU32,
-    pub(crate) num_leaves: AtomicU32,
+pub struct ShardStats {
+    /// The number of warm-ups.
+    pub num_warmups: AtomicU32,
+    /// The number of steps, computed or not.
+    pub num_steps: AtomicU32,
+    /// The number of rows that were opened.
+    pub num_opened: AtomicU32,
+    /// The number of slots that were released.
+    pub num_released: AtomicU32,
+    /// The maximum number of rows of a step that got a token.
+    pub max_rows: AtomicU32,
+    /// The number of clients that said goodbye.
+    pub num_leaves: AtomicU32,
 }
 
 /// An open row.
@@ -94,7 +108,7 @@ impl Default for FakeShard {
 }
 
 /// Returns a text token that depends on every token, and on the seed unless the row is greedy.
-pub(crate) fn hash_of_tokens(tokens: &[u32], sampling: &SamplingParams) -> u32 {
+pub fn hash_of_tokens(tokens: &[u32], sampling: &SamplingParams) -> u32 {
     let seed = if sampling.is_greedy { 0 } else { sampling.seed };
     let step = |hash: u64, token: &u32| (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3);
     let hash = tokens.iter().fold(0xcbf2_9ce4_8422_2325 ^ seed, step);
@@ -103,13 +117,16 @@ pub(crate) fn hash_of_tokens(tokens: &[u32], sampling: &SamplingParams) -> u32 {
 
 impl FakeShard {
     /// Listens as shard `shard` of `num_shards`, and serves one connection.
-    pub(crate) fn listen(self, uds_path: &Path, shard: u32, num_shards: u32) -> tokio::task::JoinHandle<()> {
-        let endpoint = Endpoint::of_shard(uds_path.to_str().unwrap(), shard).unwrap();
-        let (listener, file) = endpoint.bind_private().unwrap();
-        let listener = Listener::from_std(listener).unwrap();
+    ///
+    /// # Panics
+    /// When the address is not free, or the client breaks the protocol. Only the first panic is the caller's.
+    pub fn listen(self, uds_path: &Path, shard: u32, num_shards: u32) -> tokio::task::JoinHandle<()> {
+        let endpoint = Endpoint::of_shard(uds_path.to_str().expect("a path in UTF-8"), shard).expect("an address");
+        let (listener, file) = endpoint.bind_private().expect("a free address");
+        let listener = Listener::from_std(listener).expect("a runtime with I/O");
         tokio::spawn(async move {
             let _file = file;
-            let mut stream = Socket::new(listener.accept().await.unwrap());
+            let mut stream = Socket::new(listener.accept().await.expect("a connection"));
             let _beats = self.beats.clone().map(|progress| AbortOnDrop(tokio::spawn(beat(stream.clone(), progress))));
             let mut rows = BTreeMap::new();
             while let Some(Command { sequence_number, kind }) = read(&mut stream).await {
@@ -118,7 +135,7 @@ impl FakeShard {
                     write(&mut stream, sequence_number, reply::Kind::Progress(progress)).await;
                 }
                 let has_left = matches!(kind, Some(command::Kind::Leave(_)));
-                let Some(answer) = self.answer(kind.unwrap(), &mut rows, (shard, num_shards)).await else {
+                let Some(answer) = self.answer(kind.expect("a command"), &mut rows, (shard, num_shards)).await else {
                     return;
                 };
                 write(&mut stream, sequence_number, answer).await;
@@ -161,7 +178,7 @@ impl FakeShard {
                 can_skip_prefix: self.can_skip_prefix,
                 ..ModelInfo::default()
             })),
-            command::Kind::Fit(fit) => reply::Kind::Fit(self.fit(&fit.wishes.unwrap())),
+            command::Kind::Fit(fit) => reply::Kind::Fit(self.fit(&fit.wishes.expect("wishes"))),
             command::Kind::Warmup(limits) => {
                 self.stats.num_warmups.fetch_add(1, Ordering::Relaxed);
                 reply::Kind::Warmup(WarmupReply { sizes: Some(self.fit(&limits)), ..WarmupReply::default() })
@@ -192,7 +209,7 @@ impl FakeShard {
 
     async fn step(&self, step: proto::Step, rows: &mut BTreeMap<u32, Row>, shard: u32) -> Option<reply::Kind> {
         let number = self.stats.num_steps.fetch_add(1, Ordering::Relaxed) + 1;
-        self.steps.acquire().await.unwrap().forget();
+        self.steps.acquire().await.expect("an open semaphore").forget();
         if self.dies_at_step == Some(number) {
             return None;
         }
@@ -225,7 +242,12 @@ impl FakeShard {
             if position > 0 && !self.can_skip_prefix {
                 return Err(format!("slot {slot} skips {position} tokens, but this model must read every token"));
             }
-            let row = Row { tokens: cached_token_ids, position, num_blocks: 0, sampling: sampling.unwrap() };
+            let row = Row {
+                tokens: cached_token_ids,
+                position,
+                num_blocks: 0,
+                sampling: sampling.expect("sampling parameters"),
+            };
             if slot >= self.num_slots || rows.insert(slot, row).is_some() {
                 return Err(format!("slot {slot} is open or does not exist"));
             }
@@ -250,7 +272,7 @@ impl FakeShard {
     fn sample(&self, row: &mut Row, allowed: Option<&[u8]>) -> SampledToken {
         let wished = (self.next_token)(&row.tokens, &row.sampling);
         let is_allowed = |id: &u32| allowed.is_none_or(|mask| mask[*id as usize / 8] >> (*id % 8) & 1 == 1);
-        let token_id = (wished..VOCAB_SIZE).chain(0..wished).find(is_allowed).unwrap();
+        let token_id = (wished..VOCAB_SIZE).chain(0..wished).find(is_allowed).expect("an allowed token");
         row.tokens.push(token_id);
         let logprob = -(token_id as f32) / 1000.0;
         let top_n = row.sampling.top_n_tokens;
@@ -309,13 +331,13 @@ async fn beat(mut stream: Socket, progress: Arc<AtomicU64>) {
 async fn read(stream: &mut Socket) -> Option<Command> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header).await.ok()?;
-    let mut body = vec![0; frame::body_len(header).unwrap()];
+    let mut body = vec![0; frame::body_len(header).expect("a frame")];
     stream.read_exact(&mut body).await.ok()?;
-    Some(frame::decode(&body).unwrap())
+    Some(frame::decode(&body).expect("a command"))
 }
 
 async fn write(stream: &mut Socket, sequence_number: u64, kind: reply::Kind) {
     let mut buffer = Vec::new();
-    frame::encode(&Reply { sequence_number, kind: Some(kind) }, &mut buffer).unwrap();
+    frame::encode(&Reply { sequence_number, kind: Some(kind) }, &mut buffer).expect("a short reply");
     let _ = stream.write_all(&buffer).await;
 }

@@ -30,7 +30,7 @@ const FRAME_BYTES: usize = 4 << 10;
 
 /// The shards of one model.
 #[derive(Debug)]
-pub(crate) struct ShardGroup {
+pub struct ShardGroup {
     /// The connections, in the order of shards. There is at least one.
     connections: Vec<Connection>,
     /// The commands to which not every shard has replied, oldest first.
@@ -78,11 +78,7 @@ impl ShardGroup {
     ///
     /// # Errors
     /// When a shard does not accept the commands in time, or its connection fails.
-    pub(crate) async fn send(
-        &mut self,
-        commands: Vec<command::Kind>,
-        num_tokens: usize,
-    ) -> Result<(), ShardClientError> {
+    pub async fn send(&mut self, commands: Vec<command::Kind>, num_tokens: usize) -> Result<(), ShardClientError> {
         for kind in commands {
             let name = if matches!(kind, command::Kind::Release(_)) { RELEASE } else { STEP };
             self.send_one(kind, name, self.deadlines.step(num_tokens)).await?;
@@ -95,7 +91,7 @@ impl ShardGroup {
     ///
     /// # Errors
     /// When a shard does not reply in time, fails, or ran other programs or inputs than shard 0.
-    pub(crate) async fn next_step(&mut self) -> Result<StepReply, ShardClientError> {
+    pub async fn next_step(&mut self) -> Result<StepReply, ShardClientError> {
         loop {
             let (name, mut replies) = self.replies().await?;
             if name == RELEASE {
@@ -114,7 +110,7 @@ impl ShardGroup {
 
     /// Waits until a shard fails, and returns the failure. Must be called only while no step is under way. Safe to
     /// abandon.
-    pub(crate) async fn failure(&mut self) -> ShardClientError {
+    pub async fn failure(&mut self) -> ShardClientError {
         while !self.pending.is_empty() {
             let replied = self.replies().await;
             if let Err(error) = replied.and_then(|(name, replies)| check_done(name, &replies)) {
@@ -136,7 +132,7 @@ impl ShardGroup {
     }
 
     /// Returns a receiver of true while every shard beats.
-    pub(crate) fn beating(&self) -> watch::Receiver<bool> {
+    pub fn beating(&self) -> watch::Receiver<bool> {
         self.are_beating.subscribe()
     }
 
@@ -149,7 +145,7 @@ impl ShardGroup {
     ///
     /// # Errors
     /// When a shard does not confirm in time, or fails.
-    pub(crate) async fn leave(mut self) -> Result<(), ShardClientError> {
+    pub async fn leave(mut self) -> Result<(), ShardClientError> {
         while !self.pending.is_empty() {
             self.replies().await?;
         }
