@@ -92,21 +92,11 @@ fn connect(path: &Path) -> Option<UnixStream> {
     None
 }
 
-/// Waits until the shard accepts connections. From then on the interposer may move the socket file. This function
-/// connects and leaves without a command, and the shard then closes the connection.
-fn wait_for_acceptor(path: &Path) -> io::Result<()> {
-    let mut shard = connect(path).ok_or(io::ErrorKind::ConnectionRefused)?;
-    shard.shutdown(Shutdown::Write)?;
-    let read = shard.read(&mut [0])?;
-    assert_eq!(read, 0, "a shard speaks only when asked");
-    Ok(())
-}
-
 impl Interposer {
     /// Starts a thread that waits for the socket of the shard with the number `rank`, and then interposes itself.
     ///
     /// # Panics
-    /// The thread panics when the shard accepts no connection, or the socket cannot be moved or replaced.
+    /// The thread panics when the socket cannot be replaced.
     pub fn start(uds_path: &Path, rank: u32) -> Self {
         let path = PathBuf::from(proto::socket_path(&uds_path.display().to_string(), rank));
         let state = State { armed: None, pid: None, client: None, asked: HashMap::new(), has_closed: false };
@@ -118,10 +108,12 @@ impl Interposer {
             while !is_ready(&path) {
                 std::thread::park_timeout(LOOK_INTERVAL);
             }
-            wait_for_acceptor(&path).expect("the shard accepts connections");
-            let moved = path.with_extension("moved");
-            std::fs::rename(&path, &moved).expect("the socket can be moved");
-            let listener = UnixListener::bind(&path).expect("the socket can be replaced");
+            // There is a socket at the path at any moment, because the shard may look at it once more. A client that
+            // was faster is connected to the shard itself; the router comes later.
+            let [moved, own] = ["moved", "own"].map(|extension| path.with_extension(extension));
+            std::fs::hard_link(&path, &moved).expect("the socket can get a second name");
+            let listener = UnixListener::bind(&own).expect("a socket can be made beside it");
+            std::fs::rename(&own, &path).expect("the socket can be replaced");
             for client in listener.incoming().flatten() {
                 let Some(shard) = connect(&moved) else { return };
                 // The error is ignored: the threads that forward frames notice when the client disconnects.

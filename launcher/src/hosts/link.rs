@@ -44,8 +44,8 @@ pub(crate) enum News {
 #[derive(Debug)]
 pub(super) struct Link {
     stream: Arc<Mutex<Stream>>,
-    /// Disconnected when the reading of news has ended.
-    reading: Mutex<Receiver<()>>,
+    /// Receives a message when the other side has read the last news. Disconnected when the connection has ended.
+    confirmed: Mutex<Receiver<()>>,
     _beats: SyncSender<()>,
 }
 
@@ -71,12 +71,12 @@ impl Link {
     /// # Errors
     /// When the system refuses a copy of the socket.
     pub(super) fn start(stream: Stream, host: usize, events: SyncSender<Event>) -> io::Result<Self> {
-        let reader = stream.try_clone()?;
+        let stream_in = stream.try_clone()?;
         stream.set_write_timeout(Some(SILENCE_DEADLINE))?;
-        reader.set_read_timeout(Some(TICK))?;
+        stream_in.set_read_timeout(Some(TICK))?;
         let stream = Arc::new(Mutex::new(stream));
         let (beats, stopped) = mpsc::sync_channel(1);
-        let of_beats = Arc::clone(&stream);
+        let (of_beats, of_reader) = (Arc::clone(&stream), Arc::clone(&stream));
         std::thread::spawn(move || {
             while stopped.recv_timeout(BEAT_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 if write(&of_beats, BEAT, "").is_err() {
@@ -84,19 +84,17 @@ impl Link {
                 }
             }
         });
-        let (reading_tx, reading) = mpsc::sync_channel(1);
-        std::thread::spawn(move || {
-            read_news(reader, host, &events);
-            drop(reading_tx);
-        });
-        Ok(Self { stream, reading: Mutex::new(reading), _beats: beats })
+        let (confirmed_tx, confirmed) = mpsc::sync_channel(1);
+        let reader = NewsReader { writer: of_reader, confirmed_tx, host, events };
+        std::thread::spawn(move || reader.read_all(stream_in));
+        Ok(Self { stream, confirmed: Mutex::new(confirmed), _beats: beats })
     }
 
-    /// Waits until the other side has read the last news, for at most `time`. The other side then ends the connection.
+    /// Waits until the other side has read the last news and says so, or has ended, for at most `time`.
     pub(super) fn end(&self, time: Duration) {
         let _ = self.stream.lock().unwrap_or_else(PoisonError::into_inner).shutdown(Shutdown::Write);
         let _: Result<(), RecvTimeoutError> =
-            self.reading.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(time);
+            self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(time);
     }
 
     /// Sends news. An error is ignored: whoever reads news notices that the connection has failed.
@@ -122,6 +120,8 @@ const SERVING: u8 = 3;
 const STOP: u8 = 4;
 const FAILED: u8 = 5;
 const LEFT: u8 = 6;
+/// The last news of the receiver has been read.
+const READ: u8 = 7;
 
 fn write(stream: &Mutex<Stream>, kind: u8, text: &str) -> io::Result<()> {
     let text = &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)];
@@ -130,35 +130,65 @@ fn write(stream: &Mutex<Stream>, kind: u8, text: &str) -> io::Result<()> {
     stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(&message)
 }
 
-/// Turns the messages of a host into events, until it has ended.
-fn read_news(stream: Stream, host: usize, events: &SyncSender<Event>) {
-    let mut stream = PatientReader::new(stream, SILENCE_DEADLINE);
-    // Each kind of news counts once, so that a host cannot fill the queue of events.
-    let mut seen: Vec<News> = Vec::new();
-    loop {
-        let news = match read(&mut stream) {
-            Ok(None) => continue,
-            Ok(Some(news)) if seen.contains(&news) => continue,
-            Ok(Some(news)) => news,
-            Err(error) => News::Lost(reason(&error)),
-        };
-        let is_last = matches!(news, News::Failed(_) | News::Left | News::Lost(_));
-        if !is_last {
-            seen.push(news.clone());
-        }
-        // The last news must arrive, so this waits for room. At the end of this launcher, nobody receives events any
-        // more.
-        let _ = events.send(Event::Host(host, news));
-        if is_last {
-            // The other side waits for this.
-            let _ = stream.source().shutdown(Shutdown::Both);
-            return;
+/// The reading side of a link.
+#[derive(Debug)]
+struct NewsReader {
+    /// The same connection, to confirm the last news of the other host.
+    writer: Arc<Mutex<Stream>>,
+    confirmed_tx: SyncSender<()>,
+    host: usize,
+    events: SyncSender<Event>,
+}
+
+impl NewsReader {
+    /// Turns the messages of the other host into events, until the connection ends. The connection stays open after the
+    /// last news of the other host: both hosts may fail at the same moment, and each tells the other why.
+    fn read_all(self, stream: Stream) {
+        let mut stream = PatientReader::new(stream, SILENCE_DEADLINE);
+        // Each kind of news counts once, so that a host cannot fill the queue of events.
+        let mut seen: Vec<News> = Vec::new();
+        let mut has_ended = false;
+        loop {
+            let news = match read(&mut stream) {
+                Ok(Message::Beat) => continue,
+                Ok(Message::Read) => {
+                    let _ = self.confirmed_tx.try_send(());
+                    continue;
+                }
+                Ok(Message::News(news)) if has_ended || seen.contains(&news) => continue,
+                Ok(Message::News(news)) => news,
+                Err(_) if has_ended => return,
+                Err(error) => News::Lost(reason(&error)),
+            };
+            let is_lost = matches!(news, News::Lost(_));
+            has_ended = is_lost || matches!(news, News::Failed(_) | News::Left);
+            if !has_ended {
+                seen.push(news.clone());
+            }
+            // The last news must arrive, so this waits for room. At the end of this launcher, nobody receives events
+            // any more.
+            let _ = self.events.send(Event::Host(self.host, news));
+            if is_lost {
+                let _ = stream.source().shutdown(Shutdown::Both);
+                return;
+            }
+            if has_ended {
+                let _ = write(&self.writer, READ, "");
+            }
         }
     }
 }
 
-/// Reads a message; `None` is a beat.
-fn read(stream: &mut impl Read) -> io::Result<Option<News>> {
+/// A message of another host.
+#[derive(Debug)]
+enum Message {
+    Beat,
+    News(News),
+    /// The other host has read the last news of this one.
+    Read,
+}
+
+fn read(stream: &mut impl Read) -> io::Result<Message> {
     let mut header = [0; 5];
     stream.read_exact(&mut header)?;
     let [kind, len @ ..] = header;
@@ -169,16 +199,17 @@ fn read(stream: &mut impl Read) -> io::Result<Option<News>> {
     let mut text = vec![0; len];
     stream.read_exact(&mut text)?;
     let text = String::from_utf8_lossy(&text).into_owned();
-    Ok(match kind {
-        BEAT => None,
-        ASSEMBLED => Some(News::Assembled),
-        STARTED => Some(News::Started),
-        SERVING => Some(News::Serving),
-        STOP => Some(News::Stop),
-        FAILED => Some(News::Failed(text)),
-        LEFT => Some(News::Left),
+    Ok(Message::News(match kind {
+        BEAT => return Ok(Message::Beat),
+        READ => return Ok(Message::Read),
+        ASSEMBLED => News::Assembled,
+        STARTED => News::Started,
+        SERVING => News::Serving,
+        STOP => News::Stop,
+        FAILED => News::Failed(text),
+        LEFT => News::Left,
         _ => return Err(io::ErrorKind::InvalidData.into()),
-    })
+    }))
 }
 
 fn reason(error: &io::Error) -> String {
@@ -205,7 +236,10 @@ mod tests {
     fn a_host_that_floods_hides_no_last_news() {
         let (mut flood, stream) = UnixStream::pair().unwrap();
         let (events_tx, events) = event::channel();
-        let reader = std::thread::spawn(move || read_news(Stream::Unix(stream), 1, &events_tx));
+        let writer = Arc::new(Mutex::new(Stream::Unix(stream.try_clone().unwrap())));
+        let (confirmed_tx, _confirmed) = mpsc::sync_channel(1);
+        let reader = NewsReader { writer, confirmed_tx, host: 1, events: events_tx };
+        let reader = std::thread::spawn(move || reader.read_all(Stream::Unix(stream)));
         for _ in 0..1000 {
             flood.write_all(&[STARTED, 0, 0, 0, 0]).unwrap();
         }
@@ -213,5 +247,27 @@ mod tests {
         assert!(matches!(receive(&events, "the first news"), Event::Host(1, News::Started)));
         assert!(matches!(receive(&events, "the last news"), Event::Host(1, News::Lost(_))));
         test_support::join(reader, "the reader of news");
+    }
+
+    #[test]
+    fn hosts_that_fail_at_the_same_moment_tell_each_other_why() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let channels = [event::channel(), event::channel()];
+        let links = [one, two]
+            .into_iter()
+            .zip(&channels)
+            .map(|(stream, (events_tx, _))| Link::start(Stream::Unix(stream), 1, events_tx.clone()).unwrap());
+        let links: Vec<Link> = links.collect();
+        // The first host has read the failure of the second before it fails itself.
+        for (number, (_, events)) in [1, 0].into_iter().zip(&channels) {
+            links[number].send(&News::Failed(number.to_string()));
+            let Event::Host(_, news) = receive(events, "the other's failure") else { panic!("other news") };
+            assert_eq!(news, News::Failed(number.to_string()));
+        }
+        for link in &links {
+            let started = std::time::Instant::now();
+            link.end(test_support::DEADLINE);
+            assert!(started.elapsed() < test_support::DEADLINE, "the news are confirmed");
+        }
     }
 }
