@@ -169,7 +169,8 @@ generate demo generate_stream 8 | grep --max-count 1 '^data:' > "$work/first" ||
 say "docker run to first token: $((($(date +%s%N) - begin) / 1000000)) ms"
 generate demo generate 20 | grep 'a girl named Kate' > /dev/null || fail "the demo does not say what it says elsewhere"
 until_ok demo is_status demo healthy
-logs demo | grep -i hostname && fail "the container's HOSTNAME confuses the server"
+# The warning about a server without keys names the flag of that name.
+logs demo | grep -v 'no API key is set' | grep -i hostname && fail "the container's HOSTNAME confuses the server"
 
 step "orphans in the container are reaped"
 docker exec --detach --env PORT=0 "$run-demo" text-generation-launcher --device mock
